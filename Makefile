@@ -51,7 +51,7 @@ soak: $(READY)   ## run the long forms of the tests, an hour of random faults am
 
 bench: $(READY)  ## fail if serving became slower; measure parsing and batch beside references
 	@echo "== serving"
-	@$(BIN)/python -m loadtests.bench.guard
+	@$(BIN)/python -m loadtests.bench.regression_gate
 	@echo "== parsing"
 	@$(BIN)/python -m loadtests.bench.parsing
 	@echo "== batch"

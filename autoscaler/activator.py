@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, TooLateError
+from autoscaler.moving_average import ConcurrencyMeter
 from autoscaler.pools import Node, NodeSpec, NodeState
-from autoscaler.windows import ConcurrencyMeter
 
 # Timers may fire this many seconds early: the loop's clock counts in milliseconds.
 _TIMER_TOLERANCE = 0.005

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from autoscaler import launch, linux
+from autoscaler import linux, node_process
 
 # How long the next fork may wait, in seconds: it would compete with the node that was just made of the last.
 # One that could not be had is tried again after it.
@@ -181,11 +181,11 @@ def _run_spare(link: socket.socket, setup: PilotSetup, between: int, unused: int
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)
-    handles = launch.NodeDescriptors(*rest)
-    order = launch.LaunchSpec.read(handles.order)
+    handles = node_process.NodeDescriptors(*rest)
+    order = node_process.LaunchSpec.read(handles.order)
     os.environ.clear()
     os.environ.update(order.environment)
-    launch.run_node(order, handles)
+    node_process.run_node(order, handles)
 
 
 def _warm_up(link: socket.socket, rehearsal: str) -> None:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import psutil
 
-from batch import inputs
+from batch.error_limit import ErrorLimit
 from batch.failures import JobFailed
-from batch.limits import ErrorLimit
 from batch.messages import (
     EMBEDDED,
     FailureStatus,
@@ -29,14 +28,15 @@ from batch.messages import (
     JobRequest,
     ModelSource,
 )
-from batch.output import OutputFolder
+from batch.output_folder import OutputFolder
+from batch.records import input_shards
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.storage import FileInfo, FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
-from serving.local_folders import LocalFolderPolicy
-from serving.storage import FileInfo, FileStore
 
 if TYPE_CHECKING:
-    from batch.execution import RunTiming
-    from batch.runners import RunnerRequest
+    from batch.beam.execution import RunTiming
+    from batch.beam.runners import RunnerRequest
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +89,11 @@ class JobAttempt:
         # Before the input is looked for: of a job that is done it may be gone.
         if (earlier := self._output.find_earlier_end()) is not None:
             return earlier
-        items = inputs.find_inputs(self._files, request.input_paths)
+        items = input_shards.find_inputs(self._files, request.input_paths)
         if (earlier := self._output.claim()) is not None:
             return earlier
         workers = self._choose_workers(items)
-        shards = inputs.plan_shards(items, workers, request.data_format)
+        shards = input_shards.plan_shards(items, workers, request.data_format)
         logger.info("%d files, %d shards, %d workers", len(items), len(shards), workers)
         took = self._run_pipeline(shards, sum(item.size for item in items), workers, limit)
         return self._publish_results(len(shards), limit, took)
@@ -103,19 +103,25 @@ class JobAttempt:
         if request.runner != EMBEDDED:
             return request.max_workers
         # Beam takes seconds to import; what can be refused has been refused by now.
-        from batch import runners  # noqa: PLC0415
+        from batch.beam import runners  # noqa: PLC0415
 
-        return inputs.choose_worker_count(
+        return input_shards.choose_worker_count(
             items, min(request.max_workers, runners.count_cores()), request.data_format
         )
 
     def _run_pipeline(
-        self, shards: Sequence[inputs.Shard], size: int, workers: int, limit: ErrorLimit
+        self, shards: Sequence[input_shards.Shard], size: int, workers: int, limit: ErrorLimit
     ) -> RunTiming:
-        from batch import embedded, execution, remote, runners, staging  # noqa: PLC0415
-        from batch.handler import SharedModel  # noqa: PLC0415
-        from batch.pipeline import PipelinePlan  # noqa: PLC0415
-        from serving.runtimes.codec import AnswerStyle  # noqa: PLC0415
+        from batch.beam import (
+            embedded,
+            execution,
+            remote,
+            runners,
+            staging,  # noqa: PLC0415
+        )
+        from batch.beam.model_handler import SharedModel  # noqa: PLC0415
+        from batch.beam.pipeline import PipelinePlan  # noqa: PLC0415
+        from serving.runtimes.json_codec import AnswerStyle  # noqa: PLC0415
 
         request = self._request
         is_embedded = request.runner == EMBEDDED
@@ -129,7 +135,7 @@ class JobAttempt:
         shutil.rmtree(meters, ignore_errors=True)
         plan = PipelinePlan(
             files=self._files,
-            shards=inputs.sort_by_size(shards, request.data_format),
+            shards=input_shards.sort_by_size(shards, request.data_format),
             data_format=request.data_format,
             output_format=request.output_format,
             model=SharedModel(
@@ -154,7 +160,7 @@ class JobAttempt:
         return remote.run_remote(plan, elsewhere, packages, wanted)
 
     def _publish_results(self, count: int, limit: ErrorLimit, took: RunTiming) -> JobReport:
-        from batch import writers  # noqa: PLC0415
+        from batch.records import writers  # noqa: PLC0415
 
         self._send_report(JobReport(phase=JobPhase.PUBLISHING))
         shards = writers.read_sealed(self._files, self._output.attempt_folder, count)
@@ -204,7 +210,7 @@ def _validate_request(request: JobRequest) -> ErrorLimit:
 
 
 def _build_runner_request(request: JobRequest, folder: str) -> RunnerRequest:
-    from batch.runners import RunnerRequest  # noqa: PLC0415
+    from batch.beam.runners import RunnerRequest  # noqa: PLC0415
 
     places = (request.model.uri, *request.input_paths, request.output_path)
     return RunnerRequest(

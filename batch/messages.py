@@ -51,8 +51,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `keys` names fields that pass the model by, `region` is for runners that have some. `pipeline_options`
     are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
     work is done: all traces of the job's attempts in the output folder go. `allowed_folders` and
-    `refused_folders` are those of `serving.local_folders`. `bare` and `long_decimals` are the style of the
-    predictions, see `serving.runtimes.codec`.
+    `refused_folders` are those of `serving.artifacts.local_folder_policy`. `bare` and `long_decimals` are the style of the
+    predictions, see `serving.runtimes.json_codec`.
     """
 
     job: str

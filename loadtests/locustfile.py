@@ -36,11 +36,11 @@ from locust.runners import LocalRunner
 # Locust knows the folder of this file at most, not the one that the package is in.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from loadtests.load import ANSWER_TIMEOUT_SECONDS, LoadRun
-from loadtests.nodes import auth_headers
+from loadtests.load_run import ANSWER_TIMEOUT_SECONDS, LoadRun
+from loadtests.node_counts import auth_headers
 from loadtests.options import add_options, plan_run
-from loadtests.record import RequestRecord, RunSettings
-from loadtests.rows import InstanceTemplate, find_fault, read_rows
+from loadtests.payloads import InstanceTemplate, find_fault, read_rows
+from loadtests.run_record import RequestRecord, RunSettings
 
 _USERS_PER_SECOND = 100
 _SAMPLE_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from loadtests.record import RunSettings
+from loadtests.run_record import RunSettings
 from loadtests.shapes import SHAPES, ShapeSettings
 
 USERS = 128

@@ -21,8 +21,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from loadtests.picture import draw_report
-from loadtests.record import RunRecord, read_run
+from loadtests.run_plot import draw_report
+from loadtests.run_record import RunRecord, read_run
 from loadtests.summary import (
     RunSummary,
     SecondStats,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from loadtests.record import NodeSample, RequestRecord, RunRecord
+from loadtests.run_record import NodeSample, RequestRecord, RunRecord
 from loadtests.shapes import StageSpan
 
 NEVER_ANSWERED = "not answered by the end of the run"

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serving import containers
-from serving.containers import PlatformSettings
+from serving import container_platform
+from serving.container_platform import PlatformSettings
 from serving.errors import InvalidArgument
 
 PREFIX = "PILOTLIGHT_"
@@ -460,7 +460,7 @@ def load_node_config(
     As `load` has them, and over defaults what the platform says.
     """
     chosen = _collect_chosen(NodeConfig, given, file)
-    contract = containers.read_platform_settings(os.environ, chosen)
+    contract = container_platform.read_platform_settings(os.environ, chosen)
     return _build_checked(NodeConfig, {**contract.settings, **chosen}), contract
 
 

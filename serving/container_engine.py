@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from serving.config import environment_without_settings
-from serving.containers import MODEL_MOUNT
+from serving.container_platform import MODEL_MOUNT
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.names import VersionName
 from serving.resources import ContainerSpec, RouteMap, Version

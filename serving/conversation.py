@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from serving.errors import ServingError
-from serving.heads import RequestHead
-from serving.wire import Headers, Scope
+from serving.http_headers import Headers, Scope
+from serving.transport.request_head import RequestHead
 
 
 class PredictionRequest(Protocol):
-    """One request and its answer; `serving.exchange.HttpRequest` is one.
+    """One request and its answer; `serving.transport.request.HttpRequest` is one.
 
     `body` is there once the request is whole. `on_gone` is called, once, if the client goes away before the
     answer; it is `late` if its time was out then. `state` is for who answers it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from serving.errors import Cancelled, ServingError, error_to_json, http_status
-from serving.wire import (
+from serving.http_headers import (
     JSON_CONTENT_TYPE,
     Headers,
     Receive,

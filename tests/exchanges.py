@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import orjson
 
-from serving.exchange import HttpPredictionHandler, HttpRequest
-from serving.heads import RequestHead
-from serving.wire import Receive, Scope, Send, find_header
+from serving.http_headers import Receive, Scope, Send, find_header
+from serving.transport.request import HttpPredictionHandler, HttpRequest
+from serving.transport.request_head import RequestHead
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

@@ -61,11 +61,11 @@ def within(module: str, *packages: str) -> bool:
 
 
 # What modules (those below the first, except those below the second) must not import.
-TENSORFLOW = tuple(name for name in TREES if name.startswith("serving.runtimes.tensorflow"))
-XGBOOST = tuple(name for name in TREES if name.startswith("serving.runtimes.xgboost"))
+TENSORFLOW = tuple(name for name in TREES if name.startswith("serving.runtimes.tensorflow_runtime.runtime"))
+XGBOOST = tuple(name for name in TREES if name.startswith("serving.runtimes.xgboost_runtime.runtime"))
 SKLEARN = (
-    *(name for name in TREES if name.startswith("serving.runtimes.sklearn")),
-    "serving.runtimes.acceleration.sklearn",
+    *(name for name in TREES if name.startswith("serving.runtimes.sklearn_runtime.runtime")),
+    "serving.acceleration.sklearn.candidates",
     *XGBOOST,
 )
 PREDICTOR = "serving.predictor.program"
@@ -78,20 +78,32 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving.gateway", (), ("serving.node", "serving.cli", "serving.runtimes")),
     ("serving.node", (), ("serving.gateway", "serving.cli")),
     ("serving.runtimes", (), ("serving.gateway", "serving.node", "serving.cli", "starlette", "uvicorn")),
-    ("serving", ("serving.gateway", "serving.node", "serving.http"), ("starlette",)),
+    ("serving", ("serving.gateway", "serving.node", "serving.transport.http_server"), ("starlette",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
     ("serving", (*XGBOOST, PREDICTOR), ("xgboost",)),
     ("serving", (*SKLEARN, PREDICTOR), ("sklearn",)),
     # Other interpreters run it, which have nothing of ours.
     (PREDICTOR, (), ("serving", "autoscaler", "batch", "msgspec")),
-    ("serving", ("serving.storage",), ("google.cloud.storage",)),
-    ("serving", ("serving.grpc",), ("grpc", "grpc_health", "grpc_reflection")),
-    ("serving.grpc", (), ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "starlette")),
-    ("serving", ("serving.sinks.bigquery",), ("google.cloud.bigquery",)),
-    ("serving.gateway", (), ("serving.storage", "serving.sinks.choose", "serving.sinks.bucket")),
+    ("serving", ("serving.artifacts.storage",), ("google.cloud.storage",)),
+    ("serving", ("serving.transport.grpc_server",), ("grpc", "grpc_health", "grpc_reflection")),
+    (
+        "serving.transport.grpc_server",
+        (),
+        ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "starlette"),
+    ),
+    ("serving", ("serving.logs.sinks.bigquery_sink",), ("google.cloud.bigquery",)),
+    (
+        "serving.gateway",
+        (),
+        ("serving.artifacts.storage", "serving.logs.sinks.sink_factory", "serving.logs.sinks.bucket_sink"),
+    ),
     (
         "serving",
-        ("serving.gateway.store", "serving.gateway.schema", "serving.gateway.access.token_store"),
+        (
+            "serving.gateway.state.store",
+            "serving.gateway.state.migrations",
+            "serving.gateway.access.token_store",
+        ),
         ("sqlalchemy",),
     ),
     ("serving", (), ("apache_beam",)),
@@ -101,14 +113,14 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "numpy", "grpc", "starlette"),
     ),
     ("serving.protocols", ("serving.protocols.protos",), ("google",)),
-    ("serving.schema", (), ("serving",)),
+    ("serving.model_schema", (), ("serving",)),
     # Everything stands on these, so they stand on nothing.
     ("serving.errors", (), ("serving",)),
     ("serving.names", (), ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli")),
 ]
 
 # Trains one model of each kind, as a user would in a script.
-DEMO = "serving.cli.demo_models"
+DEMO = "serving.cli.demo.train_models"
 
 
 @pytest.mark.parametrize(("package", "besides", "banned"), FORBIDDEN)
@@ -165,13 +177,13 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
     # node's.
     assert readers == {
         "serving.config",
-        "serving.storage.gcs",
-        "serving.sinks.bigquery",
-        "serving.packages",
+        "serving.artifacts.storage.gcs",
+        "serving.logs.sinks.bigquery_sink",
+        "serving.artifacts.packages",
         "serving.predictor.program",
         "autoscaler.pilot",
         "batch.__main__",
-        "batch.handler",
+        "batch.beam.model_handler",
     }
 
 
@@ -179,14 +191,14 @@ def test_storage_reads_one_variable() -> None:
     """STORAGE_EMULATOR_HOST, which google-cloud-storage reads by itself."""
     read = [
         node.args[0].value
-        for node in ast.walk(TREES["serving.storage.gcs"])
+        for node in ast.walk(TREES["serving.artifacts.storage.gcs"])
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == "os.environ.get"
         and isinstance(node.args[0], ast.Constant)
     ]
 
     assert read == ["STORAGE_EMULATOR_HOST"]
-    assert ast.unparse(TREES["serving.storage.gcs"]).count("environ") == 1
+    assert ast.unparse(TREES["serving.artifacts.storage.gcs"]).count("environ") == 1
 
 
 def test_there_is_no_import_cycle() -> None:

@@ -65,7 +65,7 @@ class NodeSpec:
     """What a pool must know to start a node of a version.
 
     `entry` is an import string "module:function", called in the new process as
-    `function(arguments, listener, report, board)`; see `autoscaler.launch`. `environment` replaces the
+    `function(arguments, listener, report, board)`; see `autoscaler.node_process`. `environment` replaces the
     process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
     Where the pool forks, nodes are forked from the pilot of `pilot`; with a `helper` they are given the
     address of that pilot as the argument "pilot", "" while there is none. `notes` is how many bytes a node

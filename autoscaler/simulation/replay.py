@@ -1,4 +1,4 @@
-"""Replays traces: the loop of `autoscaler.loop` with simulated versions and a clock that jumps."""
+"""Replays traces: the loop of `autoscaler.scaling_loop` with simulated versions and a clock that jumps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autoscaler.decision import Capacity, Decision, Grant, ScalingSpec, allocate_nodes, decide_node_count
-from autoscaler.simulation.nodes import ReplayStats, SimulatedNode, predict_end
 from autoscaler.simulation.result import SimulationConditions, SimulationResult, wait_percentile
+from autoscaler.simulation.simulated_nodes import ReplayStats, SimulatedNode, predict_end
+from autoscaler.simulation.simulated_version import SimulatedVersion
 from autoscaler.simulation.traces import TrafficTrace
-from autoscaler.simulation.version import SimulatedVersion
 
 ProgressCallback = Callable[[float], None]
 

@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from loadtests.bench import report, results
+from loadtests.bench import report
 from loadtests.bench.answers import ExpectedAnswers, HttpAsker, check_answers, check_during, read_expected
-from loadtests.bench.clients import PROGRAM_NAMES, LoadProgram, LoadProgramError, choose_program
-from loadtests.bench.processes import exit_on_sigterm
-from loadtests.bench.results import LoadFigures, LoadResult, MeasurementFailure, ProcessResult
-from loadtests.bench.servers import (
+from loadtests.bench.load_clients.programs import PROGRAM_NAMES, LoadProgram, LoadProgramError, choose_program
+from loadtests.bench.reporting import results
+from loadtests.bench.reporting.results import LoadFigures, LoadResult, MeasurementFailure, ProcessResult
+from loadtests.bench.targets.processes import exit_on_sigterm
+from loadtests.bench.targets.servers import (
     DEFAULT_SERVERS,
     PROXY_SERVERS,
     SERVERS,

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from loadtests.bench.processes import cpu_seconds, pinned_to_core
+from loadtests.bench.targets.processes import cpu_seconds, pinned_to_core
 
 _HOST = "127.0.0.1"
 _BODY = b'{"instances":[[5.1,3.5,1.4,0.2]]}'

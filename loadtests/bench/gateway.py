@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtests.bench.processes import MARK, exit_on_sigterm, pin_process, run_process
+from loadtests.bench.targets.processes import MARK, exit_on_sigterm, pin_process, run_process
 
 PREDICT_PATH = "/v1/projects/p/models/m:predict"
 _PILOTLIGHT = [sys.executable, "-c", "from serving.cli import main; main()"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from serving.runtimes import ColumnsFormat, ColumnSpec
-from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.json_codec import InstancesDecoder
 
 
 def make_image_body() -> bytes:

@@ -29,15 +29,20 @@ from urllib.parse import urlsplit
 import grpc
 import numpy as np
 
-from loadtests.bench import grpc_client
 from loadtests.bench.answers import ExpectedAnswers, find_difference, read_expected
-from loadtests.bench.clients import LoadProgram, choose_program, parse_json_line
-from loadtests.bench.processes import exit_on_sigterm
+from loadtests.bench.load_clients import grpc_client
+from loadtests.bench.load_clients.payload_formats import (
+    PAYLOAD_FORMATS,
+    PayloadFormat,
+    read_framed,
+    write_framed,
+)
+from loadtests.bench.load_clients.programs import LoadProgram, choose_program, parse_json_line
 from loadtests.bench.report import insert_tables
-from loadtests.bench.results import LoadFigures
-from loadtests.bench.servers import SERVERS, RunningServer, find_free_port, run_server
-from loadtests.bench.tables import format_table
-from loadtests.bench.ways import PAYLOAD_FORMATS, PayloadFormat, read_framed, write_framed
+from loadtests.bench.reporting.results import LoadFigures
+from loadtests.bench.reporting.tables import format_table
+from loadtests.bench.targets.processes import exit_on_sigterm
+from loadtests.bench.targets.servers import SERVERS, RunningServer, find_free_port, run_server
 from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload, train_models
 
 _FOLDER = Path("build/bench")

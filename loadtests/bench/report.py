@@ -18,8 +18,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from loadtests.bench.results import BenchResults, read_results
-from loadtests.bench.tables import TABLES
+from loadtests.bench.reporting.results import BenchResults, read_results
+from loadtests.bench.reporting.tables import TABLES
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
     names = [one for one in TABLES if one in options.tables.split(",")]
     print(format_results(found, names))
     if options.images:
-        from loadtests.bench import plots
+        from loadtests.bench.reporting import plots
 
         options.images.mkdir(parents=True, exist_ok=True)
         for file in plots.write_plots(found, options.images):

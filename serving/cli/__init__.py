@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from serving import config
-from serving.cli import plain, server
-from serving.cli.lines import print_error
+from serving.cli import serve
+from serving.cli.console import print_error
+from serving.cli.flags import settings_parser
 from serving.config import NodeConfig, ServeConfig
 from serving.errors import ServingError
 
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _run_command(sys.argv[1:] if arguments is None else arguments)
     except ServingError as error:
-        from serving.cli.client import ServerUnreachable  # noqa: PLC0415  start-up time
+        from serving.cli.api_client import ServerUnreachable  # noqa: PLC0415  start-up time
 
         print_error(error.message)
         sys.exit(_UNREACHABLE if isinstance(error, ServerUnreachable) else _FAILED)
@@ -35,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run_command(words: Sequence[str]) -> None:
     """Programs have their settings read plainly, if those were typed so; everything else is a command."""
     match words:
-        case ["node", *rest] if typed := plain.parse_settings(rest, NodeConfig):
-            sys.exit(server.node(server.load_node_settings(typed.settings, typed.file)))
-        case ["serve", *rest] if typed := plain.parse_settings(rest, ServeConfig):
-            sys.exit(server.serve(config.load_config(ServeConfig, typed.settings, typed.file)))
+        case ["node", *rest] if typed := settings_parser.parse_settings(rest, NodeConfig):
+            sys.exit(serve.node(serve.load_node_settings(typed.settings, typed.file)))
+        case ["serve", *rest] if typed := settings_parser.parse_settings(rest, ServeConfig):
+            sys.exit(serve.serve(config.load_config(ServeConfig, typed.settings, typed.file)))
         case _:
             from serving.cli.app import build, build_command_tree  # noqa: PLC0415  start-up time
-            from serving.cli.words import reorder_arguments  # noqa: PLC0415
+            from serving.cli.flags.argument_order import reorder_arguments  # noqa: PLC0415
 
             build()(reorder_arguments(words, build_command_tree()), standalone_mode=True)

@@ -9,32 +9,17 @@ from typing import Annotated
 
 import typer
 
-from serving.cli import (
-    audit,
-    demo,
-    doctor,
-    explain,
-    iam,
-    jobs,
-    local,
-    local_batch,
-    locations,
-    logs,
-    models,
-    nodes,
-    operations,
-    parity,
-    predict,
-    runtimes,
-    server,
-    simulate,
-    tokens,
-    versions,
-    why,
-)
-from serving.cli.flags import with_flags
-from serving.cli.settings import with_settings
-from serving.cli.words import CommandTree
+from serving.cli import explain, serve
+from serving.cli.admin import audit, runtimes, tokens
+from serving.cli.commands import iam, jobs, locations, logs, models, nodes, operations, predict, versions, why
+from serving.cli.demo import demo
+from serving.cli.flags.argument_order import CommandTree
+from serving.cli.flags.flag_groups import with_flags
+from serving.cli.flags.settings_flags import with_settings
+from serving.cli.health import doctor
+from serving.cli.local import local_batch, local_predict
+from serving.cli.parity import parity
+from serving.cli.simulation import simulate
 from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
@@ -118,7 +103,7 @@ _GROUPS: Mapping[str, _CommandGroup] = {
     ),
     "local": _CommandGroup(
         "Work without a server.",
-        {"predict": local.predict_locally, "batch": local_batch.predict_files_locally},
+        {"predict": local_predict.predict_locally, "batch": local_batch.predict_files_locally},
     ),
 }
 
@@ -139,8 +124,8 @@ def build() -> typer.Typer:
     """The command with all its groups."""
     app = _create_typer(_HELP, name="pilotlight")
     app.callback(help=_HELP)(_declare_common_flags)
-    app.command()(with_settings(ServeConfig)(server.serve))
-    app.command()(with_settings(NodeConfig, server.load_node_settings)(server.node))
+    app.command()(with_settings(ServeConfig)(serve.serve))
+    app.command()(with_settings(NodeConfig, serve.load_node_settings)(serve.node))
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))

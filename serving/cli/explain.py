@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from serving.cli import options
-from serving.cli.client import ApiClient
-from serving.cli.instances import InstanceFlags
-from serving.cli.output import CommandOutput
+from serving.cli.api_client import ApiClient
+from serving.cli.command_output import CommandOutput
+from serving.cli.flags import common_flags
+from serving.cli.flags.instance_flags import InstanceFlags
 
 
 def explain(
     client: ApiClient,
     output: CommandOutput,
-    model: options.ModelOption,
+    model: common_flags.ModelOption,
     *,
     instances: InstanceFlags,
     version: Annotated[

@@ -17,67 +17,67 @@ from starlette.routing import Match, Route
 
 from autoscaler import machine
 from autoscaler.activator import Activator
-from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeState
-from autoscaler.pools.local import LocalPool
+from autoscaler.pools.local_pool import LocalPool
+from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Internal, ServingError, Unavailable
-from serving.gateway.access.gate import AccessControl, require_permission
+from serving.gateway.access.access_control import AccessControl, require_permission
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
-from serving.gateway.api.acceleration import AccelerationApi
 from serving.gateway.api.batch_requests import BatchRequestsApi
 from serving.gateway.api.discovery import DiscoveryApi
-from serving.gateway.api.fleet import StatusApi as FleetApi
+from serving.gateway.api.introspection.acceleration import AccelerationApi
+from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
+from serving.gateway.api.introspection.status import StatusApi as FleetApi
+from serving.gateway.api.introspection.version_logs import VersionLogsApi as LogsApi
 from serving.gateway.api.jobs import JobsApi as JobsApi
 from serving.gateway.api.log_entries import LogEntriesApi
-from serving.gateway.api.logs import VersionLogsApi as LogsApi
 from serving.gateway.api.models import ModelsApi
 from serving.gateway.api.openapi import OpenApiDocumentApi
 from serving.gateway.api.operations import OperationsApi as OperationsApi
 from serving.gateway.api.partial_responses import with_checked_fields, with_selected_fields
 from serving.gateway.api.policies import PoliciesApi
-from serving.gateway.api.protocols import ProtocolMetadataApi, with_default_project
-from serving.gateway.api.requests import Endpoint, error_response, json_response
-from serving.gateway.api.schemas import ModelSchemasApi
+from serving.gateway.api.protocol_metadata import ProtocolMetadataApi, with_default_project
+from serving.gateway.api.request_io import Endpoint, error_response, json_response
 from serving.gateway.api.versions import VersionsApi
-from serving.gateway.audit.endings import find_completions
-from serving.gateway.audit.endpoint import audit_intent, audit_result
-from serving.gateway.audit.recorder import AuditLog
-from serving.gateway.calls import ApiMetricsMiddleware, create_tracing
+from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.audit.completions import find_completions
+from serving.gateway.audit.endpoint_audit import audit_intent, audit_result
 from serving.gateway.catalog import Catalog
-from serving.gateway.deployment import VersionDeployer
-from serving.gateway.fleet import Reconciler
-from serving.gateway.forward import PredictionProxy
-from serving.gateway.identity import with_request_id_header
-from serving.gateway.jobs.runner import JOB_COMMAND, JobQueue
-from serving.gateway.limits import ApiRateLimits, PredictionLimits, rate_limited
+from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.operation_runner import OperationRunner
+from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.control.retention import RecordPruner
+from serving.gateway.control.schema_registry import SchemaRegistry
+from serving.gateway.control.status import ClusterStatus
+from serving.gateway.control.watchdog import Watchdog
+from serving.gateway.jobs.job_queue import JOB_COMMAND, JobQueue
 from serving.gateway.methods import METHODS, ApiMethod
-from serving.gateway.metrics import Metrics, MetricSources, RefusalCountingWaker
-from serving.gateway.model_statistics import ModelStatistics
-from serving.gateway.operations import OperationRunner
-from serving.gateway.overview import ClusterStatus
-from serving.gateway.records import Commit
+from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
+from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
+from serving.gateway.observability.model_statistics import ModelStatistics
+from serving.gateway.observability.observers import PredictionObservers
+from serving.gateway.observability.prediction_stats import PredictionStats
+from serving.gateway.observability.request_log import RequestLog
+from serving.gateway.proxy.prediction_proxy import PredictionProxy
+from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, rate_limited
+from serving.gateway.proxy.routing_table import RoutingTable
 from serving.gateway.request_adapter import RequestAdapterMiddleware
-from serving.gateway.request_log import RequestLog
-from serving.gateway.retention import RecordPruner
+from serving.gateway.request_context import with_request_id_header
 from serving.gateway.routes import build_routes
-from serving.gateway.schemas import SchemaRegistry
-from serving.gateway.store import StateStore
-from serving.gateway.tallies import PredictionStats
-from serving.gateway.targets import RoutingTable
+from serving.gateway.state.records import Commit
+from serving.gateway.state.store import StateStore
 from serving.gateway.thread_pool import ThreadPool
-from serving.gateway.watchdog import Watchdog
-from serving.gateway.witnesses import PredictionObservers
+from serving.http_headers import Message, Receive, Scope, Send
 from serving.names import check_project
 from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
-from serving.scratch import sweep_scratch
+from serving.scratch_folders import sweep_scratch
 from serving.shortage import find_shortage
-from serving.wire import Message, Receive, Scope, Send
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
-    from serving.gateway.grpc import MetadataService
+    from serving.gateway.api.metadata_service import MetadataService
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Gateway:
 
     def create_metadata_service(self) -> MetadataService:
         """What answers questions over gRPC."""
-        from serving.gateway.grpc import MetadataService  # noqa: PLC0415  only where gRPC is switched on
+        from serving.gateway.api.metadata_service import MetadataService  # noqa: PLC0415  only where gRPC is switched on
 
         return MetadataService(
             lambda: self._catalog.state,

@@ -11,16 +11,16 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from autoscaler import linux
-from serving import http
-from serving.beside import bind_grpc_server
 from serving.config import ServeConfig
-from serving.cross_origin import CrossOriginPolicy
 from serving.errors import FailedPrecondition, Unavailable
-from serving.gateway.access.start import is_access_control_on, open_token_store
+from serving.gateway.access.bootstrap import is_access_control_on, open_token_store
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqliteStore
-from serving.running import run_event_loop
-from serving.tls import CertificateFiles
+from serving.gateway.state.store import SqliteStore
+from serving.transport import http_server
+from serving.transport.cross_origin import CrossOriginPolicy
+from serving.transport.event_loop import run_event_loop
+from serving.transport.grpc_startup import bind_grpc_server
+from serving.transport.tls import CertificateFiles
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
         _lock_state_dir(config.state_dir),
-        contextlib.closing(http.listen_tcp(config.host, config.port)) as listener,
+        contextlib.closing(http_server.listen_tcp(config.host, config.port)) as listener,
     ):
         port = listener.getsockname()[1]
         tokens = open_token_store(config)
@@ -74,7 +74,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             )
             if grpc is not None:
                 grpc.mark_ready()  # from its start, which is when the gateway has started
-            server = http.make_http_server(
+            server = http_server.make_http_server(
                 gateway,
                 settings=config,
                 drain=config.request_timeout,

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from serving.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding
 from serving.errors import InvalidArgument, ServingError
-from serving.gateway.api.requests import MAX_BODY_BYTES
-from serving.gateway.identity import ensure_request_id
-from serving.heads import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
-from serving.media import strip_parameters
-from serving.protocols.errors import render_error
-from serving.protocols.paths import detect_dialect
-from serving.wire import (
+from serving.gateway.api.request_io import MAX_BODY_BYTES
+from serving.gateway.request_context import ensure_request_id
+from serving.http_headers import (
     JSON_CONTENT_TYPE,
     Headers,
     Message,
@@ -26,6 +21,11 @@ from serving.wire import (
     body_too_large,
     check_body_length,
 )
+from serving.media_types import strip_parameters
+from serving.protocols.errors import render_error
+from serving.protocols.paths import detect_dialect
+from serving.transport.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding
+from serving.transport.request_head import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
 
 FORM = "application/x-www-form-urlencoded"
 _POST = "POST"

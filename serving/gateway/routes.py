@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from starlette.routing import Route
 
-from serving.gateway.api.requests import Endpoint
+from serving.gateway.api.request_io import Endpoint
 from serving.gateway.api.unimplemented import build_refusal
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from serving.errors import ServingError
-from serving.grpc.call import finish_call
 from serving.protocols import Dialect
 from serving.protocols.errors import render_error
+from serving.transport.grpc_server.call import finish_call
 
 T = TypeVar("T")
 

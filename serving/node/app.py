@@ -16,28 +16,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from serving.acceleration.candidates import Predict
 from serving.config import PredictSettings
 from serving.errors import LoadFailed, ServingError, Unavailable, describe_exception
-from serving.node.acceleration import AccelerationController
-from serving.node.batcher import BatchLimits
-from serving.node.merging import BatchEquivalenceCheck, SubmitWork, finish_check
-from serving.node.practice import StubRuntime, make_http_examples, warm_up_predictor
-from serving.node.predict import Predictor
-from serving.node.probe import (
+from serving.latency_histograms import LatencyHistograms
+from serving.model_schema import ModelSchema, pack_schema
+from serving.node.acceleration_controller import AccelerationController
+from serving.node.batch_equivalence import (
     BatchCheckSteps,
     BatchingDecision,
     check_batch_equivalence,
     warm_up_model,
     warm_up_model_briefly,
 )
-from serving.node.servable import AdaptiveExecutor
-from serving.node.watch import CallMark, RequestMarks
-from serving.phases import LatencyHistograms
-from serving.runtimes import LoadSpec, Runtime, load_model, self_test
-from serving.runtimes.acceleration import Predict
-from serving.runtimes.describing import infer_model_schema, read_examples
-from serving.runtimes.threads import ThreadLimit
-from serving.schema import ModelSchema, pack_schema
+from serving.node.batcher import BatchLimits
+from serving.node.compute import AdaptiveExecutor
+from serving.node.merging import BatchEquivalenceCheck, SubmitWork, finish_check
+from serving.node.predict import Predictor
+from serving.node.request_marks import CallMark, RequestMarks
+from serving.node.warmup.protocol_warmup import StubRuntime, make_http_examples, warm_up_predictor
+from serving.runtimes import LoadSpec, Runtime, load_model, model_check
+from serving.runtimes.schema_inference import infer_model_schema, read_examples
+from serving.runtimes.thread_limit import ThreadLimit
 from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
@@ -305,10 +305,10 @@ class ServingNode:
             runtime, (verdict.limit_batch_rows(self._settings.merge_rows), 1) if verdict.merge else (1,)
         )
         tried = (
-            *self_test.run_trials(runtime, schema, read_examples(self._source.model_dir)),
+            *model_check.run_trials(runtime, schema, read_examples(self._source.model_dir)),
             *warmed.recorded,
         )
-        found = self_test.judge_trials(tried, lambda: self_test.describe_runtime_versions(runtime))
+        found = model_check.judge_trials(tried, lambda: model_check.describe_runtime_versions(runtime))
         if found.failure:
             raise LoadFailed(found.failure)
         return warmed.seconds, found.warnings

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from serving.errors import DeadlineExceeded, ResourceExhausted
 from serving.node.request import NodeRequest
-from serving.node.watch import RequestMarks, mark_computed, mark_computing
-from serving.runtimes.instances import Batch, concatenate_batches, count_rows
+from serving.node.request_marks import RequestMarks, mark_computed, mark_computing
+from serving.runtimes.instance_batch import Batch, concatenate_batches, count_rows
 
 Predict = Callable[..., Batch]
 # What became of requests that were computed together, with the predictions for all of them in one piece.

@@ -14,15 +14,19 @@ import msgspec
 from serving.config import PredictSettings
 from serving.container_engine import ContainerRunConfig
 from serving.errors import ServingError, Unavailable
-from serving.node.acceleration import AccelerationController, RecordLocation, find_comparison_counts
+from serving.latency_histograms import LatencyHistograms
+from serving.model_schema import ModelSchema, unpack_outline
+from serving.node.acceleration_controller import (
+    AccelerationController,
+    RecordLocation,
+    find_comparison_counts,
+)
 from serving.node.app import ReadyReport, ServingNode
-from serving.node.channel import GatewayChannelServer
-from serving.node.watch import RequestMarks, split_shared_memory
-from serving.phases import LatencyHistograms
-from serving.running import run_event_loop
+from serving.node.gateway_channel import GatewayChannelServer
+from serving.node.request_marks import RequestMarks, split_shared_memory
 from serving.runtimes import ExternalInterpreter, LoadSpec, ModelContainer
-from serving.schema import ModelSchema, unpack_outline
 from serving.shortage import ResourceShortage
+from serving.transport.event_loop import run_event_loop
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +82,7 @@ def start(
 ) -> int:
     """The entry of a pool's node: reports {"ready": ...}, {"failed": reason} or {"short": of what}.
 
-    Returns the exit code. `board` is memory shared with the gateway; see `serving.node.watch`.
+    Returns the exit code. `board` is memory shared with the gateway; see `serving.node.request_marks`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     given = msgspec.convert(dict(arguments), NodeArguments)

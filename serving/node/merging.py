@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from serving.node.probe import BatchCheckSteps, BatchingDecision
+from serving.node.batch_equivalence import BatchCheckSteps, BatchingDecision
 
 # A call is followed by a rest so many times as long.
 _REST_FACTOR = 4

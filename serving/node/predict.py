@@ -17,21 +17,21 @@ import orjson
 
 from serving.config import PredictSettings
 from serving.errors import Internal, ModelError, ModelFailed, ServingError
+from serving.http_headers import Headers, answer_too_large
+from serving.latency_histograms import LatencyHistograms
+from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
-from serving.node.dialects import Codec, ServedModel
-from serving.node.dialects.readers import CodecCache
+from serving.node.codecs import Codec, ServedModel
+from serving.node.codecs.readers import CodecCache
+from serving.node.compute import AdaptiveExecutor, Servable
 from serving.node.request import NodeRequest
-from serving.node.servable import AdaptiveExecutor, Servable
-from serving.node.watch import CallMark, RequestMarks, record_timing, server_timing_header
-from serving.phases import LatencyHistograms
+from serving.node.request_marks import CallMark, RequestMarks, record_timing, server_timing_header
 from serving.protocols import DEFAULT_METADATA, Reply, RequestMetadata
 from serving.protocols.errors import render_error
 from serving.runtimes import Runtime
-from serving.runtimes.codec import AnswerStyle, InstancesDecoder, encode_bodies, encode_predictions
-from serving.runtimes.describing import unknown_schema
-from serving.runtimes.instances import Batch, split_batch
-from serving.schema import ModelSchema
-from serving.wire import Headers, answer_too_large
+from serving.runtimes.instance_batch import Batch, split_batch
+from serving.runtimes.json_codec import AnswerStyle, InstancesDecoder, encode_bodies, encode_predictions
+from serving.runtimes.schema_inference import unknown_schema
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from serving.node.dialects import Codec, DecodedRequest
-from serving.runtimes.instances import Batch, concatenation_key, count_rows
-from serving.runtimes.methods import UNBATCHED_PARAMETERS
-from serving.wire import Headers
+from serving.http_headers import Headers
+from serving.node.codecs import Codec, DecodedRequest
+from serving.runtimes.instance_batch import Batch, concatenation_key, count_rows
+from serving.runtimes.prediction_methods import UNBATCHED_PARAMETERS
 
 NO_SLOT = -1
 
@@ -24,7 +24,7 @@ class NodeRequest:
     given.
     `reader` is what has read it as `asked` and writes its answer; ordinary JSON has none.
 
-    `began`, `parsed` and `infer` are the times that `serving.node.watch` needs, in seconds.
+    `began`, `parsed` and `infer` are the times that `serving.node.request_marks` needs, in seconds.
     """
 
     __slots__ = (

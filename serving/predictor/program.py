@@ -228,7 +228,9 @@ def serve_predictions(connection: socket.socket) -> int:
         write_message(connection, *answer)
 
 
-def _answer_request(model: "PredictorModel", head: Dict[str, Any], body: memoryview) -> Tuple[Dict[str, Any], Any]:
+def _answer_request(
+    model: "PredictorModel", head: Dict[str, Any], body: memoryview
+) -> Tuple[Dict[str, Any], Any]:
     instances = decode_batch(head, body)
     if head.get("frame"):
         instances = _to_data_frame(instances, model.about["names"])

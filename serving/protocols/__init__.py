@@ -2,7 +2,7 @@
 
 Here is what gateway and node must agree on, and what the gateway needs: where calls are sent, what crosses
 the channel with them, how errors are told, and what is known of models. No numbers are read here: bodies are
-read and answers are written by the node, in `serving.node.dialects`.
+read and answers are written by the node, in `serving.node.codecs`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from serving.errors import InvalidArgument
-from serving.wire import Headers
+from serving.http_headers import Headers
 
 # Most bytes of what a call says of itself.
 MAX_METADATA_BYTES = 1 << 14
 
 
 class Dialect(enum.StrEnum):
-    """How a body is to be read and answered; each is a file of `serving.node.dialects`."""
+    """How a body is to be read and answered; each is a file of `serving.node.codecs`."""
 
     AI_PLATFORM = "ai-platform"  # AI Platform's JSON, and binary bodies on its route
     VERTEX = "vertex"  # that of Vertex AI's containers, whose arguments are in `parameters`

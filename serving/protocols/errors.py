@@ -13,8 +13,8 @@ from serving.errors import (
     error_to_json,
     http_status,
 )
+from serving.http_headers import error_headers
 from serving.protocols import Dialect, Reply
-from serving.wire import error_headers
 
 # What tells a refusal over gRPC from an answer.
 GRPC_STATUS = b"grpc-status"

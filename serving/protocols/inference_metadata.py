@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from importlib.metadata import version as version_of
 from typing import Any
 
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
 from serving.protocols.addresses import format_version
-from serving.protocols.tensorflow_status import ServableState, VersionStatus, sort_newest_first
-from serving.schema import ModelSchema, ModelSignature, TensorSpec
+from serving.protocols.tensorflow_metadata import ServableState, VersionStatus, sort_newest_first
 
 # Tensors as bytes beside the JSON, both ways.
 EXTENSIONS = ("binary_tensor_data",)

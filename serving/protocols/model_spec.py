@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from serving.errors import InvalidArgument
-from serving.protocols.fields import (
+from serving.protocols.protobuf_fields import (
     BYTES,
     VARINT,
     ByteBuffer,

@@ -17,14 +17,14 @@ import numpy as np
 
 from serving.container_engine import ContainerRunConfig
 from serving.errors import LoadFailed
-from serving.runtimes.instances import Batch
-from serving.schema import ModelSchema
+from serving.model_schema import ModelSchema
+from serving.runtimes.instance_batch import Batch
 
 FRAMEWORKS: Mapping[str, str] = {
-    "TENSORFLOW": "serving.runtimes.tensorflow:load_model",
-    "SCIKIT_LEARN": "serving.runtimes.sklearn:load_model",
-    "XGBOOST": "serving.runtimes.xgboost:load_model",
-    "CUSTOM": "serving.runtimes.custom:load_model",
+    "TENSORFLOW": "serving.runtimes.tensorflow_runtime.runtime:load_model",
+    "SCIKIT_LEARN": "serving.runtimes.sklearn_runtime.runtime:load_model",
+    "XGBOOST": "serving.runtimes.xgboost_runtime.runtime:load_model",
+    "CUSTOM": "serving.runtimes.custom_runtime.runtime:load_model",
 }
 
 # Frameworks whose models can be asked for other methods than `predict`.
@@ -186,7 +186,7 @@ def load_model(spec: LoadSpec) -> Runtime:
 
 def find_loader(spec: LoadSpec) -> Callable[[LoadSpec], Runtime]:
     """What loads such a model, with its framework imported. Raises LoadFailed."""
-    from serving.runtimes.detect import detect_framework  # noqa: PLC0415  detect reads FRAMEWORKS
+    from serving.runtimes.framework_detection import detect_framework  # noqa: PLC0415  detect reads FRAMEWORKS
 
     if spec.model_container is not None:
         from serving.runtimes import container  # noqa: PLC0415  it stands on this module

@@ -15,7 +15,7 @@ from collections.abc import Mapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
-from autoscaler.launch import ReportCallback
+from autoscaler.node_process import ReportCallback
 from autoscaler.pools import Mark
 
 Board = MutableSequence[int]

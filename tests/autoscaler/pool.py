@@ -16,7 +16,7 @@ from typing import Any
 import uvloop
 
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
-from autoscaler.pools.local import LocalPool, PilotState, PilotStatus
+from autoscaler.pools.local_pool import LocalPool, PilotState, PilotStatus
 from autoscaler.supervision import Supervisor
 
 SECONDS = 30

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from autoscaler import board, linux
-from autoscaler.board import SharedRegion
+from autoscaler import linux, shared_region
+from autoscaler.shared_region import SharedRegion
 from tests.autoscaler.pool import descriptors
 
 
@@ -22,7 +22,7 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_both_ends_see_the_same() -> None:
     """At once, in both directions."""
     ours = SharedRegion(3)
-    theirs = board.attach_region(os.dup(ours.fileno()))
+    theirs = shared_region.attach_region(os.dup(ours.fileno()))
     assert list(ours.marks) == [0, 0, 0]
     theirs[1] = 2
     ours.marks[2] = 1
@@ -38,7 +38,7 @@ def test_it_outlives_the_process_that_wrote_on_it() -> None:
     ours = SharedRegion(2)
     pid = os.fork()
     if pid == 0:
-        board.attach_region(ours.fileno())[0] = 1
+        shared_region.attach_region(ours.fileno())[0] = 1
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -49,7 +49,7 @@ def test_it_outlives_the_process_that_wrote_on_it() -> None:
 def test_notes_lie_behind_the_marks() -> None:
     """Where integers may lie; they stay as they were last."""
     ours = SharedRegion(3, 16)
-    theirs = memoryview(board.attach_region(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
+    theirs = memoryview(shared_region.attach_region(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
     theirs[-16:].cast("Q")[1] = 1 << 40
     theirs[2] = 1
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.decision import Decision, Observation, ScalingSpec, ScalingState, decide_node_count
-from autoscaler.windows import ConcurrencyMeter, CounterHistory
+from autoscaler.moving_average import ConcurrencyMeter, CounterHistory
 
 # ---- stories: rows of (time, what is seen, nodes, words of the reason)
 

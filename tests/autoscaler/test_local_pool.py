@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from autoscaler import linux, machine
-from autoscaler.pools import Mark, Node, NodeState, local
-from autoscaler.pools import pilots as server_side
-from autoscaler.pools.local import LocalPool
+from autoscaler.pools import Mark, Node, NodeState, local_pool
+from autoscaler.pools import pilot_manager as server_side
+from autoscaler.pools.local_pool import LocalPool
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import History, Main, ask, children, lit, spec
 from tests.server import until
@@ -396,7 +396,7 @@ def test_the_board_of_a_dead_node_tells_what_it_did(run: Run) -> None:
 
 def test_what_a_node_has_started_ends_with_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its children and theirs; nobody stays behind as a zombie."""
-    monkeypatch.setattr(local, "_LAST_WORDS", 20.0)
+    monkeypatch.setattr(local_pool, "_LAST_WORDS", 20.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         await pool.scale(spec("brood"), 1)

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
-from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeState
+from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
-from autoscaler.tracking import VersionScaler
+from autoscaler.version_scaler import VersionScaler
 from tests.autoscaler.fakes import MIB, Asker, Clock, FakePatience, FakePool, settle, spec
 
 
@@ -1157,7 +1157,7 @@ class Chaos(RuleBasedStateMachine):
     def begin(self) -> None:
         self.runner = asyncio.Runner()
         self.errors = Errors()
-        logging.getLogger("autoscaler.loop").addHandler(self.errors)
+        logging.getLogger("autoscaler.scaling_loop").addHandler(self.errors)
         self.askers: list[Asker] = []
 
         async def make() -> World:
@@ -1285,7 +1285,7 @@ class Chaos(RuleBasedStateMachine):
         looks = self.world.pool.looks
         self.world.autoscaler.reconcile()
         assert self.world.pool.looks == looks
-        logging.getLogger("autoscaler.loop").removeHandler(self.errors)
+        logging.getLogger("autoscaler.scaling_loop").removeHandler(self.errors)
         self.runner.close()
 
     def settle_nodes(self) -> None:

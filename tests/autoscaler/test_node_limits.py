@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.pools import NodeLimits, NodeSpec, NodeState
-from autoscaler.pools.local import LocalPool
+from autoscaler.pools.local_pool import LocalPool
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import History, spec
 

@@ -21,9 +21,9 @@ import pytest
 
 from autoscaler import linux
 from autoscaler.pilot import PilotSetup
-from autoscaler.pools import Node, NodeState, PilotSpec, local
-from autoscaler.pools import pilots as server_side
-from autoscaler.pools.local import LocalPool, PilotPolicy, PilotState
+from autoscaler.pools import Node, NodeState, PilotSpec, local_pool
+from autoscaler.pools import pilot_manager as server_side
+from autoscaler.pools.local_pool import LocalPool, PilotPolicy, PilotState
 from autoscaler.processes import OrphanReaper
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec
@@ -589,7 +589,7 @@ def test_strays_are_reaped() -> None:
 
 def test_a_pool_reaps_strays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then, as long as it is there."""
-    monkeypatch.setattr(local, "_HOUSEKEEPING", 0.05)
+    monkeypatch.setattr(local_pool, "_HOUSEKEEPING", 0.05)
 
     async def main(pool: LocalPool, history: History) -> None:
         before = children()

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from autoscaler.pools import starts
-from autoscaler.pools.starts import StartSlot, StartSlots
+from autoscaler.pools import start_slots
+from autoscaler.pools.start_slots import StartSlot, StartSlots
 
 
 class World:
@@ -94,7 +94,7 @@ def test_who_is_stopped_while_it_waits_takes_no_slot(granted: bool) -> None:
 
 def test_a_node_that_is_stuck_keeps_nobody_waiting_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on starting, and the next one begins."""
-    monkeypatch.setattr(starts, "_HELD_AT_MOST", 0.01)
+    monkeypatch.setattr(start_slots, "_HELD_AT_MOST", 0.01)
 
     async def main(world: World) -> None:
         await world.want("a", "b")

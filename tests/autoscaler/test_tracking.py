@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.decision import ScalingSpec
+from autoscaler.moving_average import ConcurrencyMeter
 from autoscaler.pools import MemoryUsage, Node, NodeState
-from autoscaler.tracking import StartFailures, VersionScaler
-from autoscaler.windows import ConcurrencyMeter
+from autoscaler.version_scaler import StartFailures, VersionScaler
 from tests.autoscaler.fakes import spec
 
 START = 1000.0

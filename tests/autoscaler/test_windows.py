@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.windows import ConcurrencyMeter, CounterHistory
+from autoscaler.moving_average import ConcurrencyMeter, CounterHistory
 
 # Quarters of seconds are exact in floating point: so are the sums of them.
 QUARTERS = st.integers(1, 40).map(lambda quarters: quarters / 4)

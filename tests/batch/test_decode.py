@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch.blocks import BatchedBlock, RecordBlock
-from batch.decode import RecordDecoder, takes_raw_lines
+from batch.records.blocks import BatchedBlock, RecordBlock
+from batch.records.decode import RecordDecoder, takes_raw_lines
 from serving.errors import InvalidInputs
 from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
-from serving.runtimes.conversion import convert_instances
-from serving.runtimes.instances import Batch, count_rows, take_rows
+from serving.runtimes.input_conversion import convert_instances
+from serving.runtimes.instance_batch import Batch, count_rows, take_rows
 
 # Numbers that a float32 cannot hold are infinite in it, online as here.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")

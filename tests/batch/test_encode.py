@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from batch.blocks import BatchedBlock, EncodedBlock, RecordBlock, RejectedRecord
-from batch.encode import LineEncoder
+from batch.records.blocks import BatchedBlock, EncodedBlock, RecordBlock, RejectedRecord
+from batch.records.encode import LineEncoder
 from serving.errors import InvalidOutputs
-from serving.runtimes.codec import encode_lines, encode_predictions
-from serving.runtimes.instances import Batch, count_rows
+from serving.runtimes.instance_batch import Batch, count_rows
+from serving.runtimes.json_codec import encode_lines, encode_predictions
 
 Keys = Sequence[Mapping[str, Any]]
 

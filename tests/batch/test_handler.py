@@ -18,17 +18,17 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from batch.blocks import BatchedBlock, RecordBlock
-from batch.decode import RecordDecoder
+from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.failures import StepFailed, extract_failure
-from batch.handler import RuntimeHandler, SharedModel
 from batch.messages import ModelSource
+from batch.records.blocks import BatchedBlock, RecordBlock
+from batch.records.decode import RecordDecoder
 from serving.errors import InvalidInputs, ModelFailed
+from serving.model_schema import ModelSchema
 from serving.runtimes import InputFormat, LoadSpec, RowsFormat, Runtime, load_model
-from serving.runtimes.codec import InstancesDecoder, encode_lines, encode_predictions
-from serving.runtimes.describing import unknown_schema
-from serving.runtimes.instances import Batch, count_rows
-from serving.schema import ModelSchema
+from serving.runtimes.instance_batch import Batch, count_rows
+from serving.runtimes.json_codec import InstancesDecoder, encode_lines, encode_predictions
+from serving.runtimes.schema_inference import unknown_schema
 from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
 from tests.serving.runtimes.test_tensorflow_shared import export
 

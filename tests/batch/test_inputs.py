@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch import inputs
-from batch.inputs import Shard, Split
+from batch.records import input_shards
+from batch.records.input_shards import Shard, Split
+from serving.artifacts.storage import FileInfo, FileStore
 from serving.errors import InvalidArgument, NotFound
-from serving.storage import FileInfo, FileStore
 
 MIB = 1 << 20
 
@@ -45,7 +45,7 @@ def test_every_byte_is_in_one_split(found: tuple[FileInfo, ...], workers: int, d
     """Splits cover each file without gap or overlap, in the order of the files; shards count from 0."""
     if not any(one.size for one in found):
         return
-    shards = inputs.plan_shards(found, workers, data_format)
+    shards = input_shards.plan_shards(found, workers, data_format)
     splits = [split for shard in shards for split in shard.splits]
 
     assert [shard.index for shard in shards] == list(range(len(shards)))
@@ -65,9 +65,9 @@ def test_what_cannot_be_cut_is_whole(found: tuple[FileInfo, ...], workers: int, 
     """Compressed files and TFRecord files are one split each, from their beginning to their end."""
     if not any(one.size for one in found):
         return
-    for shard in inputs.plan_shards(found, workers, data_format):
+    for shard in input_shards.plan_shards(found, workers, data_format):
         for split in shard.splits:
-            if inputs.is_compressed(split.item, data_format) or data_format.startswith("TF"):
+            if input_shards.is_compressed(split.item, data_format) or data_format.startswith("TF"):
                 assert (split.start, split.end) == (0, None)
 
 
@@ -78,7 +78,9 @@ def test_what_cannot_be_cut_is_whole(found: tuple[FileInfo, ...], workers: int, 
 def test_lines_are_shared_out_evenly(found: list[int], workers: int) -> None:
     """No shard of lines is a tenth larger than the mean, and there are as many for each worker."""
     total = sum(found)
-    shards = inputs.plan_shards([item(number, size) for number, size in enumerate(found)], workers, "JSON")
+    shards = input_shards.plan_shards(
+        [item(number, size) for number, size in enumerate(found)], workers, "JSON"
+    )
 
     wanted = math.ceil(max(1, math.ceil(total / (64 * MIB))) / workers) * workers
     assert len(shards) <= wanted
@@ -89,7 +91,7 @@ def test_lines_are_shared_out_evenly(found: list[int], workers: int) -> None:
 def test_tiny_files_are_read_together() -> None:
     """A thousand tiny files beside a huge one do not make a shard each, and load no worker alone."""
     found = [item(number, 100) for number in range(1000)] + [item(1000, 500 * MIB)]
-    shards = inputs.plan_shards(found, 2, "JSON")
+    shards = input_shards.plan_shards(found, 2, "JSON")
 
     assert len(shards) == 8
     assert sum(len(shard.splits) for shard in shards) <= 1000 + 8
@@ -99,7 +101,7 @@ def test_tiny_files_are_read_together() -> None:
 def test_compressed_files_are_balanced_as_what_they_hold() -> None:
     """Four files of the same compressed size go to two workers in pairs."""
     found = [item(number, 2 * MIB, name=".gz") for number in range(4)]
-    shards = inputs.plan_shards(found, 2, "JSON")
+    shards = input_shards.plan_shards(found, 2, "JSON")
 
     assert [len(shard.splits) for shard in shards] == [2, 2]
 
@@ -118,7 +120,7 @@ def test_compressed_files_are_balanced_as_what_they_hold() -> None:
 )
 def test_what_is_compressed(name: str, gzip: bool, data_format: str, compressed: bool) -> None:
     """Lines by their name, TFRecord files by their format, and whatever the bucket says is compressed."""
-    assert inputs.is_compressed(FileInfo(f"gs://b/{name}", 1, "1", gzip), data_format) is compressed
+    assert input_shards.is_compressed(FileInfo(f"gs://b/{name}", 1, "1", gzip), data_format) is compressed
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,12 @@ def test_what_is_compressed(name: str, gzip: bool, data_format: str, compressed:
 )
 def test_as_many_workers_as_are_worth_their_start(found: list[int], most: int, workers: int) -> None:
     """One for each 4 MiB begun, at least one, and never more than there may be."""
-    assert inputs.choose_worker_count([item(0, size) for size in found], most, "JSON") == workers
+    assert input_shards.choose_worker_count([item(0, size) for size in found], most, "JSON") == workers
 
 
 def test_compressed_input_is_worth_more_workers() -> None:
     """A compressed byte is taken for four."""
-    assert inputs.choose_worker_count([item(0, 2 * MIB, name=".gz")], 8, "JSON") == 2
+    assert input_shards.choose_worker_count([item(0, 2 * MIB, name=".gz")], 8, "JSON") == 2
 
 
 @given(some_items, st.integers(1, 40), formats)
@@ -147,11 +149,11 @@ def test_the_largest_shards_go_first(found: tuple[FileInfo, ...], workers: int, 
     """The same shards, those with the most to read at the front."""
     if not any(one.size for one in found):
         return
-    shards = inputs.plan_shards(found, workers, data_format)
-    ordered = inputs.sort_by_size(shards, data_format)
+    shards = input_shards.plan_shards(found, workers, data_format)
+    ordered = input_shards.sort_by_size(shards, data_format)
 
     assert sorted(ordered, key=lambda shard: shard.index) == list(shards)
-    if all(not inputs.is_compressed(one, data_format) for one in found):
+    if all(not input_shards.is_compressed(one, data_format) for one in found):
         weights = [weight(shard) for shard in ordered]
         assert weights == sorted(weights, reverse=True)
 
@@ -162,7 +164,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1\n")
     paths = [f"{tmp_path}/b", f"{tmp_path}/a*", f"{tmp_path}/*", f"file://{tmp_path}/a2", f"{tmp_path}/b"]
 
-    found = inputs.find_inputs(FileStore(), paths)
+    found = input_shards.find_inputs(FileStore(), paths)
 
     assert [Path(one.uri).name for one in found] == ["b", "a1", "a2"]
 
@@ -187,7 +189,7 @@ def test_what_is_no_input_is_refused(
     (tmp_path / "also-empty").touch()
 
     with pytest.raises(kind) as caught:
-        inputs.find_inputs(FileStore(), [path.format(tmp_path) for path in paths])
+        input_shards.find_inputs(FileStore(), [path.format(tmp_path) for path in paths])
 
     assert words in str(caught.value)
 
@@ -196,8 +198,8 @@ def test_an_empty_file_among_others_is_no_harm(tmp_path: Path) -> None:
     """It is found, and nothing is planned for it."""
     (tmp_path / "a").touch()
     (tmp_path / "b").write_text("1\n")
-    found = inputs.find_inputs(FileStore(), [f"{tmp_path}/*"])
-    (shard,) = inputs.plan_shards(found, 1, "JSON")
+    found = input_shards.find_inputs(FileStore(), [f"{tmp_path}/*"])
+    (shard,) = input_shards.plan_shards(found, 1, "JSON")
 
     assert len(found) == 2
     assert [Path(split.item.uri).name for split in shard.splits] == ["b"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batch.limits import ErrorLimit
+from batch.error_limit import ErrorLimit
 from serving.errors import InvalidArgument
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from batch.beam.progress import ProgressReader, ProgressTotals, ProgressWriter
 from batch.messages import JobCounts
-from batch.meter import ProgressReader, ProgressTotals, ProgressWriter
 from serving.errors import Cancelled
 from tests.server import until
 
 WORKER = """
 import sys
-from batch.meter import Meter, Totals
+from batch.beam.progress import Meter, Totals
 meter = Meter(sys.argv[1])
 meter.start()
 for number in range(100):

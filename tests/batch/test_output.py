@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from batch.messages import FailureStatus, JobOutcome, JobReport, JobRequest, ModelSource
-from batch.output import OutputFolder
-from batch.writers import SealedShard
+from batch.output_folder import OutputFolder
+from batch.records.writers import SealedShard
+from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, InvalidOutputs, NotFound
-from serving.storage import FileStore
 from tests.emulator import Emulator
 
 pytestmark = [

@@ -26,14 +26,15 @@ import xgboost as xgb
 from apache_beam.internal import cloudpickle_pickler
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
-from batch import job, pipeline
-from batch.embedded import WORKER_LOST
+from batch import job
+from batch.beam import pipeline
+from batch.beam.embedded import WORKER_LOST
+from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.failures import JobFailed
-from batch.handler import RuntimeHandler, SharedModel
-from batch.inputs import Shard, Split
 from batch.messages import FailureStatus, JobCounts, JobPhase, JobReport, JobRequest, ModelSource
+from batch.records.input_shards import Shard, Split
+from serving.artifacts.storage import FileInfo, FileStore
 from serving.runtimes import LoadSpec, load_model
-from serving.storage import FileInfo, FileStore
 from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.server import until
 from tests.written import as_written
@@ -390,7 +391,7 @@ class Running:
     def __init__(self, request: JobRequest) -> None:
         remote_end, self._lifeline = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "serving.gateway.child", str(remote_end), "batch"],
+            [sys.executable, "-m", "serving.gateway.control.child_process", str(remote_end), "batch"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -415,7 +416,7 @@ class Running:
         return [
             one
             for one in psutil.Process(self.process.pid).children(recursive=True)
-            if "batch.worker" in " ".join(one.cmdline())
+            if "batch.beam.worker" in " ".join(one.cmdline())
         ]
 
     def wait(self) -> int:

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from batch import inputs, readers
-from batch.blocks import RecordBlock
-from batch.inputs import Shard, Split
+from batch.records import input_shards, readers
+from batch.records.blocks import RecordBlock
+from batch.records.input_shards import Shard, Split
+from serving.artifacts.storage import FileInfo, FileStore
 from serving.errors import InvalidArgument, Unavailable
-from serving.storage import FileInfo, FileStore
 from tests.emulator import Emulator
 
 BOM = b"\xef\xbb\xbf"
@@ -327,8 +327,8 @@ def test_plans_and_readers_agree(tmp_path: Path) -> None:
         wanted += content.split()
         name = f"f{number:02d}" + (".gz" if number % 3 == 0 else "")
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    items = inputs.find_inputs(FileStore(), [f"{tmp_path}/*"])
-    shards = inputs.plan_shards(items, 7, "JSON")
+    items = input_shards.find_inputs(FileStore(), [f"{tmp_path}/*"])
+    shards = input_shards.plan_shards(items, 7, "JSON")
     found = lines_of([list(readers.read_shard(FileStore(), shard, "JSON")) for shard in shards])
 
     assert len(shards) > 4

@@ -28,16 +28,16 @@ from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
-from batch import execution, remote, runners
+from batch.beam import execution, remote, runners
+from batch.beam.model_handler import SharedModel
+from batch.beam.pipeline import PipelinePlan
+from batch.beam.runners import RemoteRunner, RunnerRequest
+from batch.error_limit import ErrorLimit
 from batch.failures import JobFailed
-from batch.handler import SharedModel
-from batch.inputs import Shard
-from batch.limits import ErrorLimit
 from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSource
-from batch.pipeline import PipelinePlan
-from batch.runners import RemoteRunner, RunnerRequest
+from batch.records.input_shards import Shard
+from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
-from serving.storage import FileStore
 from tests.emulator import Emulator
 from tests.server import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batch import staging
+from batch.beam import staging
 from batch.messages import ModelSource
 from serving.errors import FailedPrecondition, InvalidArgument
 from tests.test_layout import IMPORTS, OURS, TREES
@@ -60,17 +60,17 @@ def imported_by(*roots: str) -> set[str]:
 @pytest.mark.parametrize(
     ("framework", "module"),
     [
-        ("TENSORFLOW", "serving.runtimes.tensorflow"),
-        ("SCIKIT_LEARN", "serving.runtimes.sklearn"),
-        ("XGBOOST", "serving.runtimes.xgboost"),
-        ("CUSTOM", "serving.runtimes.custom"),
+        ("TENSORFLOW", "serving.runtimes.tensorflow_runtime.runtime"),
+        ("SCIKIT_LEARN", "serving.runtimes.sklearn_runtime.runtime"),
+        ("XGBOOST", "serving.runtimes.xgboost_runtime.runtime"),
+        ("CUSTOM", "serving.runtimes.custom_runtime.runtime"),
     ],
 )
 def test_workers_are_given_what_their_code_imports(framework: str, module: str) -> None:
     """Each library that the steps and the model's runtime import is required, in the version that is here."""
     required = staging.list_requirements(ModelSource(framework=framework))
 
-    assert imported_by("batch.pipeline", module) <= names(ModelSource(framework=framework))
+    assert imported_by("batch.beam.pipeline", module) <= names(ModelSource(framework=framework))
     assert f"numpy=={metadata.version('numpy')}" in required
     assert all(re.fullmatch(r"[\w-]+==[\w.]+", one) for one in required)
 
@@ -106,7 +106,7 @@ def test_the_source_archive_installs_without_an_index_and_runs(tmp_path: Path) -
     # Without site there is nothing of this checkout; libraries come from where they are.
     code = (
         "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + sys.argv[1:]; "
-        "import batch.pipeline, serving.runtimes; "
+        "import batch.beam.pipeline, serving.runtimes; "
         "print(batch.__file__); print(serving.__file__)"
     )
     libraries = sysconfig.get_path("purelib")

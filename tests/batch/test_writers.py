@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from batch import writers
-from batch.blocks import EncodedBlock, RejectedRecord, ShardPiece
-from batch.writers import PieceWriter, SealedShard, read_sealed, seal_shard, sum_shards
+from batch.records import writers
+from batch.records.blocks import EncodedBlock, RejectedRecord, ShardPiece
+from batch.records.writers import PieceWriter, SealedShard, read_sealed, seal_shard, sum_shards
+from serving.artifacts.storage import FileStore
 from serving.errors import Internal, InvalidOutputs, NotFound
-from serving.storage import FileStore
 
 
 def encoded(

@@ -52,9 +52,9 @@ def outcome(folder: Path) -> str:
     """What becomes of a model: its verdict, held against what it really does."""
     from serving.errors import LoadFailed, ServingError
     from serving.runtimes import LoadSpec, load_model
-    from serving.runtimes.conversion import convert_instances
-    from serving.runtimes.describing import infer_model_schema
-    from serving.runtimes.self_test import describe_runtime_versions, judge_trials, run_trials
+    from serving.runtimes.input_conversion import convert_instances
+    from serving.runtimes.model_check import describe_runtime_versions, judge_trials, run_trials
+    from serving.runtimes.schema_inference import infer_model_schema
 
     warnings.simplefilter("ignore")
     told = json.loads((folder / "expected.json").read_text())

@@ -18,7 +18,7 @@ import pytest
 
 from serving.errors import LoadFailed
 from serving.runtimes import ArrayFormat, ColumnsFormat, LoadSpec, load_model
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
 from tests.compat.environments import ROOT, Unavailable, python_of
 from tests.compat.test_xgboost import ENVIRONMENTS, READ
 

@@ -17,7 +17,7 @@ from textwrap import dedent
 import httptools
 import pytest
 
-from loadtests.bench.servers import find_free_port
+from loadtests.bench.targets.servers import find_free_port
 from tests.server import until
 
 # The seconds after which a client is given up, so that no attack takes long; servers are not.

@@ -16,8 +16,8 @@ import xgboost as xgb
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
-from serving import verdicts
-from serving.verdicts import AccelerationRecord
+from serving import acceleration_record
+from serving.acceleration_record import AccelerationRecord
 from tests.end_to_end.test_autoscaling import asleep
 from tests.server import Server, running_node, running_server, until
 from tests.written import as_written
@@ -85,7 +85,7 @@ def ways(server: Server, name: str) -> dict[str, Any]:
 def verdict_of(server: Server, name: str) -> tuple[Path, AccelerationRecord]:
     """The folder with a version's verdict, and the verdict."""
     folder = server.state_dir / "versions" / server.uid(name) / "acceleration"
-    verdict = verdicts.read_record(folder)
+    verdict = acceleration_record.read_record(folder)
     assert verdict is not None
     return folder, verdict
 
@@ -119,9 +119,9 @@ def test_a_forest_goes_a_proven_way_and_wakes_with_it(server: Server, zoo: Zoo) 
     assert answers(server, name, zoo.rows) == one_by_one(server, name, zoo.rows) == wanted
     asleep(server, name)
     folder, _ = verdict_of(server, name)
-    before = (folder / verdicts.RECORD_FILE).stat()
+    before = (folder / acceleration_record.RECORD_FILE).stat()
     assert answers(server, name, zoo.rows) == one_by_one(server, name, zoo.rows) == wanted
-    assert (folder / verdicts.RECORD_FILE).stat() == before
+    assert (folder / acceleration_record.RECORD_FILE).stat() == before
     assert told_in_log(server, f"predictions go by {told['ranges'][0]['way']}")
 
 
@@ -130,8 +130,8 @@ def test_a_damaged_verdict_means_the_plain_path_and_a_new_study(server: Server, 
     server.create_version(name, deploymentUri=zoo.folder("first"))
     asleep(server, name)
     folder, verdict = verdict_of(server, name)
-    text = (folder / verdicts.RECORD_FILE).read_text()
-    (folder / verdicts.RECORD_FILE).write_text(text.replace('"rows":1,', '"rows":2,'))
+    text = (folder / acceleration_record.RECORD_FILE).read_text()
+    (folder / acceleration_record.RECORD_FILE).write_text(text.replace('"rows":1,', '"rows":2,'))
 
     assert "is damaged" in ways(server, name)["reason"]
     assert one_by_one(server, name, zoo.rows) == zoo.boosted(0)
@@ -167,7 +167,7 @@ def test_a_live_difference_ends_it_for_good(server: Server, zoo: Zoo) -> None:
     folder, verdict = verdict_of(server, name)
     false, mistaken = verdict_of(server, other)
     shutil.copytree(false, folder, dirs_exist_ok=True)
-    verdicts.write_record(folder, msgspec.structs.replace(mistaken, key=verdict.key))
+    acceleration_record.write_record(folder, msgspec.structs.replace(mistaken, key=verdict.key))
     row, (right, wrong) = zoo.rows[:1], (zoo.boosted(0)[0], zoo.boosted(1)[0])
 
     assert answers(server, name, row) == [wrong]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.tls import CertificateFiles
+from serving.transport.tls import CertificateFiles
 from tests.calls import call, grpc, infer_request
 from tests.certificates import write_certificate
 from tests.server import Server, running_server, until

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.grpc.methods import RPC_METHODS
+from serving.transport.grpc_server.rpc_methods import RPC_METHODS
 from tests.calls import Reply, call, grpc, infer_request, load_message_class, predict_request
 from tests.end_to_end import models
 from tests.server import Server, running_node, until

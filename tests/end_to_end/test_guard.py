@@ -25,9 +25,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
-from serving.gateway.audit.folder import audit_log_path, list_log_files
-from serving.gateway.audit.naming import to_audit_method
-from serving.grpc.methods import RPC_METHODS, RpcMethod
+from serving.gateway.audit.log_folder import audit_log_path, list_log_files
+from serving.gateway.audit.method_names import to_audit_method
+from serving.transport.grpc_server.rpc_methods import RPC_METHODS, RpcMethod
 from tests import calls
 from tests.calls import grpc
 from tests.end_to_end import models

@@ -216,7 +216,7 @@ def test_a_preparation_that_was_stopped_is_given_up(tmp_path: Path) -> None:
     with running_server(tmp_path / "state", "--build-timeout", "1") as server:
 
         def preparing() -> list[int]:
-            return [pid for pid, line in server.processes().items() if " serving.prepare " in line]
+            return [pid for pid, line in server.processes().items() if " serving.artifacts.prepare " in line]
 
         server.create_model(MODEL)
         operation = server.begin_version(PLAIN, deploymentUri=str(tmp_path / "plain"))

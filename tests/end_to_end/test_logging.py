@@ -98,7 +98,7 @@ def settled(server: Server) -> dict[str, int]:
 def writer(server: Server) -> int:
     """The pid of its log writer."""
     return until(
-        lambda: next((pid for pid, line in server.processes().items() if "serving.sinks" in line), None),
+        lambda: next((pid for pid, line in server.processes().items() if "serving.logs.sinks" in line), None),
         "there is a log writer",
     )
 

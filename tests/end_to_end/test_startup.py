@@ -27,7 +27,7 @@ from pathlib import Path
 import serving.gateway.main
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqlStore
+from serving.gateway.state.store import SqlStore
 from tests.exchanges import through
 
 async def call(app, method, path, body):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler import machine
-from serving.gateway.records import DeploymentInfo, ModelRecord, Record, VersionRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import DeploymentInfo, ModelRecord, Record, VersionRecord
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from tests.server import Server, running_server, until

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.gateway.records import ModelRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import ModelRecord
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model
 from tests.end_to_end import models

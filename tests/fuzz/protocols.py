@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from random import Random
 
 import msgspec
+from serving.node.codecs.readers import CodecCache
 
-from serving.node import practice, practice_grpc
-from serving.node.dialects import ServedModel
-from serving.node.dialects.readers import CodecCache
+from serving.model_schema import ModelSchema
+from serving.node.codecs import ServedModel
+from serving.node.warmup import grpc_warmup, protocol_warmup
 from serving.protocols import DEFAULT_METADATA, RequestMetadata
 from serving.runtimes import Runtime
-from serving.runtimes.codec import InstancesDecoder
-from serving.schema import ModelSchema
+from serving.runtimes.json_codec import InstancesDecoder
 from tests.fuzz import making
 from tests.fuzz.judging import refused
 
@@ -57,5 +57,5 @@ class Asking:
 
 
 def _questions(schema: ModelSchema) -> list[tuple[RequestMetadata, bytes]]:
-    asked = [*practice.make_http_examples(schema), *practice_grpc.make_grpc_examples(schema)]
+    asked = [*protocol_warmup.make_http_examples(schema), *grpc_warmup.make_grpc_examples(schema)]
     return [(question.call, question.body) for question in asked if question.call is not DEFAULT_METADATA]

@@ -27,10 +27,10 @@ from starlette.requests import Request
 from xgboost import XGBClassifier
 
 from serving.gateway.api.jobs import extract_sent_fields
-from serving.gateway.api.paging import PagedList
-from serving.gateway.api.requests import read_json, read_resource, read_update_mask
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import read_json, read_resource, read_update_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
-from serving.gateway.records import (
+from serving.gateway.state.records import (
     CatalogState,
     ChangeStamp,
     DeploymentInfo,
@@ -58,8 +58,8 @@ from serving.runtimes import (
     Runtime,
     load_model,
 )
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
-from serving.runtimes.conversion import convert_instances
+from serving.runtimes.input_conversion import convert_instances
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
 from tests.fuzz import making, protocols, tensorflow_serving
 from tests.fuzz.judging import refused, same
 

@@ -9,12 +9,12 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from serving.node.dialects import DecodedRequest, ServedModel
-from serving.node.dialects.tensorflow import reader
+from serving.model_schema import ModelSignature, TensorSpec
+from serving.node.codecs import DecodedRequest, ServedModel
+from serving.node.codecs.tensorflow_rest import reader
 from serving.protocols import Dialect, RequestMetadata
-from serving.runtimes.codec import InstancesDecoder
-from serving.runtimes.instances import WholeTensors
-from serving.schema import ModelSignature, TensorSpec
+from serving.runtimes.instance_batch import WholeTensors
+from serving.runtimes.json_codec import InstancesDecoder
 from tests.fuzz import making
 from tests.fuzz.judging import refused, same
 from tests.serving.node.dialects import models

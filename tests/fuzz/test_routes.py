@@ -15,8 +15,8 @@ import pytest
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.records import ModelRecord, VersionRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import ModelRecord, VersionRecord
+from serving.gateway.state.store import SqliteStore
 from serving.names import VersionName
 from serving.resources import Model, Version, VersionState
 from tests.conftest import Report

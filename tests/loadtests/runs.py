@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from loadtests.record import NodeSample, RequestRecord, RunRecord, RunSettings
+from loadtests.run_record import NodeSample, RequestRecord, RunRecord, RunSettings
 from loadtests.shapes import LoadPlan, LoadStage
 
 # A pause of 10 s, ten seconds with 10 requests each, and a pause again.

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.load import ANSWER_TIMEOUT_SECONDS, LoadRun
-from loadtests.record import RequestRecord, RunSettings, read_run
-from loadtests.rows import InstanceTemplate
+from loadtests.load_run import ANSWER_TIMEOUT_SECONDS, LoadRun
+from loadtests.payloads import InstanceTemplate
+from loadtests.run_record import RequestRecord, RunSettings, read_run
 from loadtests.shapes import LoadPlan, LoadStage
 
 PLAN = LoadPlan("idle-wake-idle", (LoadStage(2, 0), LoadStage(1, 2), LoadStage(3, 0)))

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from loadtests.record import read_run
+from loadtests.run_record import read_run
 from tests.loadtests.sleeper import WAKE_SECONDS, running_sleeper
 from tests.server import running_server
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.nodes import NodeCounts, fetch_node_counts, parse_node_counts
+from loadtests.node_counts import NodeCounts, fetch_node_counts, parse_node_counts
 from tests.loadtests import sleeper
 from tests.loadtests.sleeper import running_sleeper
 

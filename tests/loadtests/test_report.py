@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.nodes import NodeCounts
-from loadtests.record import RunRecord, RunWriter, read_run
+from loadtests.node_counts import NodeCounts
 from loadtests.report import format_report, format_title, write_report
+from loadtests.run_record import RunRecord, RunWriter, read_run
 from loadtests.summary import summarize_run
 from tests.loadtests.runs import REQUESTS, RUN, record
 

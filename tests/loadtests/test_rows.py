@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.rows import find_fault, iter_bodies, read_rows
+from loadtests.payloads import find_fault, iter_bodies, read_rows
 
 
 def sent(folder: Path, instances: list[Any], size: int, count: int) -> list[list[Any]]:

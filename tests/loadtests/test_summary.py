@@ -5,7 +5,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from loadtests.record import NodeSample, RequestRecord
+from loadtests.run_record import NodeSample, RequestRecord
 from loadtests.shapes import LoadPlan, LoadStage
 from loadtests.summary import Latencies, WakeUp, format_duration, summarize_run, summarize_seconds
 from tests.loadtests.runs import PLAN, REQUESTS, RUN, SAMPLES, record

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from serving.beside import bind_grpc_server
 from serving.config import ServerSettings
 from serving.errors import FailedPrecondition
-from serving.http import max_connections_per_port
+from serving.transport.grpc_startup import bind_grpc_server
+from serving.transport.http_server import max_connections_per_port
 
 
 def opened(port: str) -> tuple[Any, list[str]]:
@@ -46,6 +46,6 @@ def test_both_ports_together_leave_files_for_the_server() -> None:
 
 def test_what_is_not_installed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """With how to have it."""
-    monkeypatch.setitem(sys.modules, "serving.grpc.server", None)
+    monkeypatch.setitem(sys.modules, "serving.transport.grpc_server.server", None)
     with pytest.raises(FailedPrecondition, match=r"pip install 'pilotlight\[grpc\]'"):
         opened("0")

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving import builds
-from serving.builds import InstalledCode
+from serving.artifacts import package_cache
+from serving.artifacts.package_cache import InstalledCode
+from serving.artifacts.prepare import PreparationRequest
+from serving.artifacts.storage import ArtifactFetcher
 from serving.errors import LoadFailed
-from serving.prepare import PreparationRequest
-from serving.storage import ArtifactFetcher
 from tests.end_to_end.models import wheel
 from tests.server import until
 from tests.serving.test_packages import sdist
@@ -57,9 +57,9 @@ def test_the_same_packages_are_built_once(tmp_path: Path, storage: ArtifactFetch
     """Each version has files of its own all the same; other archives are other builds."""
     archive = counting(tmp_path)
 
-    first = builds.install_cached([archive], tmp_path / "first", "", storage)
+    first = package_cache.install_cached([archive], tmp_path / "first", "", storage)
     once = built(tmp_path)
-    second = builds.install_cached([archive], tmp_path / "second", "", storage)
+    second = package_cache.install_cached([archive], tmp_path / "second", "", storage)
 
     assert first == InstalledCode((tmp_path / "first/packages",))
     assert second == InstalledCode((tmp_path / "second/packages",))
@@ -69,7 +69,7 @@ def test_the_same_packages_are_built_once(tmp_path: Path, storage: ArtifactFetch
     assert [file.read_text() for file in files] == ["ANSWER = 42\n"] * 2
 
     other = counting(tmp_path / "other", name="user")
-    builds.install_cached([other], tmp_path / "third", "", storage)
+    package_cache.install_cached([other], tmp_path / "third", "", storage)
     assert built(tmp_path / "other") > 0
 
 
@@ -78,20 +78,20 @@ def test_a_build_depends_on_the_libraries_it_was_made_for(
 ) -> None:
     """On the interpreter, what that has, and where packages come from."""
     archive = wheel(tmp_path, "user", "1.0", {"user.py": ""})
-    first = builds.digest_inputs([archive], "")
+    first = package_cache.digest_inputs([archive], "")
 
-    assert builds.digest_inputs([archive], "") == first
-    assert builds.digest_inputs([archive], sys.executable) != first
+    assert package_cache.digest_inputs([archive], "") == first
+    assert package_cache.digest_inputs([archive], sys.executable) != first
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    assert builds.digest_inputs([archive], "") != first
+    assert package_cache.digest_inputs([archive], "") != first
 
 
 def test_an_environment_is_kept_too(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """What conflicts with the server gets one that has the server's other libraries, and can be moved."""
     archive = wheel(tmp_path, "idna", "0.1", {"idna.py": "ANSWER = 'of the package'\n"})
 
-    first = builds.install_cached([archive], tmp_path / "first", "", storage)
-    second = builds.install_cached([archive], tmp_path / "second", "", storage)
+    first = package_cache.install_cached([archive], tmp_path / "first", "", storage)
+    second = package_cache.install_cached([archive], tmp_path / "second", "", storage)
 
     assert first.interpreter == str(tmp_path / "first/environment/bin/python")
     assert "other versions than the server has" in first.warnings[0]
@@ -110,7 +110,7 @@ def test_what_cannot_be_installed_apart_either_says_both_reasons(
     archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy<1.0")
 
     with pytest.raises(LoadFailed) as failed:
-        builds.install_cached([archive], tmp_path / "target", "", storage, runtime_version="2.1")
+        package_cache.install_cached([archive], tmp_path / "target", "", storage, runtime_version="2.1")
 
     assert "the server has numpy" in failed.value.message
     assert "An environment of its own failed too" in failed.value.message
@@ -125,7 +125,7 @@ def test_modules_that_are_listed_as_scripts_are_found_by_another_interpreter(
     modules = {"user.py": "from other import ANSWER\n", "other.py": "ANSWER = 42\n"}
     archive = sdist(tmp_path, "user", "scripts=['user.py', 'other.py']", modules)
 
-    code = builds.install_cached([archive], tmp_path / "target", sys.executable, storage)
+    code = package_cache.install_cached([archive], tmp_path / "target", sys.executable, storage)
 
     assert code.interpreter == str(tmp_path / "target/environment/bin/python")
     command = [code.interpreter, "-c", "import user; print(user.ANSWER, user.__file__)"]
@@ -145,7 +145,7 @@ def test_pins_that_only_another_python_can_have_name_the_command(
     archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy==1.19.5")
 
     with pytest.raises(LoadFailed) as failed:
-        builds.install_cached([archive], tmp_path / "target", "", storage, runtime_version="1.15")
+        package_cache.install_cached([archive], tmp_path / "target", "", storage, runtime_version="1.15")
 
     assert "For Python 3.9 there is numpy==1.19.5: `pilotlight runtimes add 1.15 --create --python " in (
         failed.value.message
@@ -158,7 +158,7 @@ def test_a_package_may_be_called_as_one_of_the_server(tmp_path: Path, storage: A
     """Another process of the server's Python computes it, where it is found first."""
     archive = wheel(tmp_path, "user", "1.0", {"serving/__init__.py": ""})
 
-    code = builds.install_cached([archive], tmp_path / "target", "", storage)
+    code = package_cache.install_cached([archive], tmp_path / "target", "", storage)
 
     assert code == InstalledCode((tmp_path / "target/packages",), sys.executable)
 
@@ -166,13 +166,16 @@ def test_a_package_may_be_called_as_one_of_the_server(tmp_path: Path, storage: A
 def test_who_wants_the_same_at_the_same_time_waits_for_it(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """It is built once."""
     archive = counting(tmp_path)
-    builds.install_cached([archive], tmp_path / "alone", "", ArtifactFetcher(tmp_path / "another", 1 << 30))
+    package_cache.install_cached(
+        [archive], tmp_path / "alone", "", ArtifactFetcher(tmp_path / "another", 1 << 30)
+    )
     once = built(tmp_path)
 
     with ThreadPoolExecutor(3) as pool:
         found = list(
             pool.map(
-                lambda name: builds.install_cached([archive], tmp_path / name, "", storage), ("a", "b", "c")
+                lambda name: package_cache.install_cached([archive], tmp_path / name, "", storage),
+                ("a", "b", "c"),
             )
         )
 
@@ -190,7 +193,7 @@ def test_a_killed_build_is_made_again(tmp_path: Path, storage: ArtifactFetcher) 
         "", (str(archive),), str(tmp_path / "version"), str(tmp_path / "cache"), 1 << 30
     )
     with subprocess.Popen(
-        [sys.executable, "-m", "serving.prepare"],
+        [sys.executable, "-m", "serving.artifacts.prepare"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -202,6 +205,6 @@ def test_a_killed_build_is_made_again(tmp_path: Path, storage: ArtifactFetcher) 
         os.killpg(process.pid, signal.SIGKILL)
 
     stuck.unlink()
-    code = builds.install_cached([archive], tmp_path / "target", "", storage)
+    code = package_cache.install_cached([archive], tmp_path / "target", "", storage)
 
     assert (code.folders[0] / "user.py").exists()

@@ -21,11 +21,11 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from serving.config import ServerSettings
-from serving.connection import MAX_PIPELINED, HttpConnection
 from serving.errors import Cancelled, NotFound, ServingError
-from serving.exchange import HttpRequest
-from serving.gate import SLICES, ConnectionLimiter
-from serving.wire import Receive, Scope, Send, body_too_large
+from serving.http_headers import Receive, Scope, Send, body_too_large
+from serving.transport.connection_limits import SLICES, ConnectionLimiter
+from serving.transport.http_connection import MAX_PIPELINED, HttpConnection
+from serving.transport.request import HttpRequest
 from tests.asgi import read_body, send_error, send_json
 from tests.certificates import write_certificate
 from tests.garbage import nothing_for_the_collector

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.artifacts.trusted_sources import TrustedSources
 from serving.container_engine import expand_references, find_engine, make_run_config
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog.checks import check_version
 from serving.names import VersionName
 from serving.resources import ContainerPort, ContainerSpec, RouteMap, Version
-from serving.sources import TrustedSources
 
 NAME = VersionName("p", "m", "v")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cli import server
+from serving.cli import serve
 from serving.config import NodeConfig, load_config, load_node_config
-from serving.containers import ALL_INTERFACES, ANY_HOST, PlatformSettings, read_platform_settings
+from serving.container_platform import ALL_INTERFACES, ANY_HOST, PlatformSettings, read_platform_settings
 from serving.errors import InvalidArgument
 
 VERTEX = {
@@ -144,11 +144,11 @@ def test_a_start_says_what_the_platform_has_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Above all that others reach the node; outside of containers it says nothing."""
-    server.load_node_settings({}, None)
+    serve.load_node_settings({}, None)
     assert capsys.readouterr().out == ""
 
     monkeypatch.setenv("PORT", "9000")
-    server.load_node_settings({}, None)
+    serve.load_node_settings({}, None)
     assert capsys.readouterr().out == (
         "As the container's platform asks for (PORT): --port 9000, --host 0.0.0.0, --allowed-hosts *\n"
     )

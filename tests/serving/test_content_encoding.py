@@ -10,14 +10,14 @@ import zlib
 
 import pytest
 
-from serving.content_encoding import (
+from serving.errors import BodyTooLarge, InvalidArgument, UnsupportedEncoding
+from serving.transport.content_encoding import (
     BodyDecompressor,
     DecompressionQueue,
     check_encoding,
     decompress_body,
     parse_content_encoding,
 )
-from serving.errors import BodyTooLarge, InvalidArgument, UnsupportedEncoding
 
 TEXT = b'{"instances": [1, 2, 3]}' * 50_000
 NOISE = os.urandom(700_000)

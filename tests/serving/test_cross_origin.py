@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serving.config import ServerSettings
-from serving.cross_origin import CrossOriginPolicy
 from serving.errors import InvalidArgument
+from serving.transport.cross_origin import CrossOriginPolicy
 
 
 def policy(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.depth import ORJSON_MAX_DEPTH, TooDeepError, parse_json
 from serving.errors import InvalidInputs
+from serving.json_depth import ORJSON_MAX_DEPTH, TooDeepError, parse_json
 from serving.runtimes import RowsFormat
-from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.json_codec import InstancesDecoder
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-100, 100) | st.text(st.sampled_from('[]{}"\\a,'), max_size=9)

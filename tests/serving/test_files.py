@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.artifacts.storage import FileInfo, FileStore
 from serving.errors import (
     InvalidArgument,
     NotFound,
@@ -27,7 +28,6 @@ from serving.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from serving.storage import FileInfo, FileStore
 from tests.emulator import Answer, Emulator, Front
 
 pytestmark = [
@@ -585,7 +585,7 @@ def test_a_killed_writer_leaves_what_nobody_lists(files: FileStore, tmp_path: Pa
     """What it had not finished is no file, and goes with its folder."""
     script = f"""
 import os
-from serving.storage import Files
+from serving.artifacts.storage import Files
 with Files().create({str(tmp_path / "in/a")!r}) as file:
     file.write(b"x" * 2_000_000)
     os._exit(1)
@@ -604,7 +604,7 @@ def test_disks_need_no_storage_client(tmp_path: Path) -> None:
     """google.cloud.storage is imported when a gs:// URI is touched, not before."""
     script = f"""
 import sys
-from serving.storage import Files
+from serving.artifacts.storage import Files
 files = Files()
 files.write({str(tmp_path / "a")!r}, b"1")
 files.open(*files.find({str(tmp_path / "*")!r})).close()

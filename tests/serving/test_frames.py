@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from serving.frames import Body, FrameProtocol
+from serving.transport.framing import Body, FrameProtocol
 
 HEAD = struct.Struct("<IIQ")  # number, bytes in front of the body, and of both
 LONG = 4 << 20

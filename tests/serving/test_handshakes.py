@@ -17,11 +17,11 @@ import uvloop
 from uvicorn.server import ServerState
 
 from serving.config import ServerSettings
-from serving.connection import ConnectionPhase, HttpConnection
-from serving.gate import SLICES, ConnectionLimiter
-from serving.http import listen_tcp
-from serving.listener import ConnectionAcceptor, ignore_shortage
-from serving.wire import Receive, Scope, Send
+from serving.http_headers import Receive, Scope, Send
+from serving.transport.acceptor import ConnectionAcceptor, ignore_shortage
+from serving.transport.connection_limits import SLICES, ConnectionLimiter
+from serving.transport.http_connection import ConnectionPhase, HttpConnection
+from serving.transport.http_server import listen_tcp
 from tests.asgi import read_body, send_json
 from tests.certificates import write_certificate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.hangs import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
+from serving.hang_detection import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
 
 LIMITS = HangLimits(call=5, silent=3)
 IDLE, SILENT = LivenessReading(), LivenessReading(silent=True)

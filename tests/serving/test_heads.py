@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from serving.config import ServerSettings
-from serving.connection import HttpConnection
 from serving.errors import ServingError
-from serving.exchange import PREDICT_SUFFIX, HttpRequest
-from serving.gate import ConnectionLimiter
-from serving.heads import RequestHead, RequestHeadCache
+from serving.transport.connection_limits import ConnectionLimiter
+from serving.transport.http_connection import HttpConnection
+from serving.transport.request import PREDICT_SUFFIX, HttpRequest
+from serving.transport.request_head import RequestHead, RequestHeadCache
 
 
 class Echo:

@@ -12,7 +12,7 @@ _PROGRAM = """
 import asyncio, sys, threading, time
 from serving import http
 from serving.config import FrontSettings
-from serving.running import run
+from serving.transport.event_loop import run
 
 HANG = sys.argv[1]
 

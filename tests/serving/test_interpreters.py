@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from serving import interpreters
 from serving.config import ServeConfig, load_config
 from serving.errors import InvalidArgument
-from serving.interpreters import InterpreterRegistry
+from serving.predictor import interpreters
+from serving.predictor.interpreters import InterpreterRegistry
 
 
 def test_a_list_may_be_typed_one_by_one_or_with_commas(

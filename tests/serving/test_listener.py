@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 import uvloop
 
-from serving import listener as module
-from serving.listener import ConnectionAcceptor
+from serving.transport import acceptor as module
+from serving.transport.acceptor import ConnectionAcceptor
 
 
 class Echo(asyncio.Protocol):

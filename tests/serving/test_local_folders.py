@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.storage import ArtifactFetcher, FileInfo, FileStore
+from serving.artifacts.trusted_sources import check_local_uri
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
-from serving.local_folders import LocalFolderPolicy
-from serving.sources import check_local_uri
-from serving.storage import ArtifactFetcher, FileInfo, FileStore
 
 SECRET = b"secret\n"
 

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from serving.log_lines import JsonFormatter, TextFormatter
+from serving.logs.formatters import JsonFormatter, TextFormatter
 
 
 def line(message: str, *args: object, level: int = logging.INFO, error: bool = False) -> str:

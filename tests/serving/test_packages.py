@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.artifacts.packages import InstallResult, imports_tensorflow, install_packages, search_path
 from serving.errors import LoadFailed
-from serving.packages import InstallResult, imports_tensorflow, install_packages, search_path
 from tests.end_to_end.models import wheel
 
 

@@ -4,7 +4,7 @@ import mmap
 
 import pytest
 
-from serving.phases import BOUNDS, NODE_BYTES, NODE_PHASES, LatencyHistograms, as_cells
+from serving.latency_histograms import BOUNDS, NODE_BYTES, NODE_PHASES, LatencyHistograms, as_cells
 
 
 def test_the_buckets_begin_below_a_millisecond() -> None:

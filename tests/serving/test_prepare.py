@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.errors import InvalidArgument, LoadFailed
-from serving.prepare import (
+from serving.artifacts.prepare import (
     PreparationFailure,
     PreparationPhase,
     PreparationReport,
@@ -17,6 +16,7 @@ from serving.prepare import (
     PreparedVersion,
     prepare_version,
 )
+from serving.errors import InvalidArgument, LoadFailed
 from tests.emulator import Emulator
 from tests.end_to_end.models import archive, wheel
 
@@ -40,7 +40,7 @@ def asking(tmp_path: Path, uri: str, *packages: str) -> PreparationRequest:
 def reports(request: bytes) -> list[PreparationReport]:
     """What the program prints for this input; it must succeed, and print nothing else."""
     done = subprocess.run(
-        [sys.executable, "-m", "serving.prepare"], input=request, capture_output=True, check=True
+        [sys.executable, "-m", "serving.artifacts.prepare"], input=request, capture_output=True, check=True
     )
     return [msgspec.json.decode(line, type=PreparationReport) for line in done.stdout.splitlines()]
 
@@ -81,7 +81,7 @@ def test_the_lines_on_the_wire(tmp_path: Path) -> None:
         "cache_bytes": 1000,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "serving.prepare"],
+        [sys.executable, "-m", "serving.artifacts.prepare"],
         input=msgspec.json.encode(request),
         capture_output=True,
         check=True,
@@ -208,7 +208,13 @@ def test_a_build_that_never_ends_leaves_nothing(tmp_path: Path) -> None:
     request = msgspec.structs.replace(asking(tmp_path, "", str(package)), build_timeout=4)
     remote_lifeline, lifeline = os.pipe()
     done = subprocess.run(
-        [sys.executable, "-m", "serving.gateway.child", str(remote_lifeline), "serving.prepare"],
+        [
+            sys.executable,
+            "-m",
+            "serving.gateway.control.child_process",
+            str(remote_lifeline),
+            "serving.artifacts.prepare",
+        ],
         input=msgspec.json.encode(request),
         pass_fds=(remote_lifeline,),
         stdout=subprocess.PIPE,
@@ -232,7 +238,7 @@ def test_the_unforeseen_is_reported_too(tmp_path: Path) -> None:
     request = msgspec.json.encode(asking(tmp_path, "/nowhere"))
 
     done = subprocess.run(
-        [sys.executable, "-m", "serving.prepare"], input=request, capture_output=True, check=True
+        [sys.executable, "-m", "serving.artifacts.prepare"], input=request, capture_output=True, check=True
     )
 
     failed = msgspec.json.decode(done.stdout, type=PreparationReport).failed
@@ -245,7 +251,7 @@ def test_the_unforeseen_is_reported_too(tmp_path: Path) -> None:
 def test_importing_it_costs_the_gateway_nothing() -> None:
     """The gateway shares the messages without a storage client or pip being loaded."""
     script = (
-        "import sys, serving.prepare\n"
+        "import sys, serving.artifacts.prepare\n"
         "assert not {'google.cloud.storage', 'google.auth', 'requests', 'pip'} & set(sys.modules)"
     )
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serving.schema import (
+from serving.model_schema import (
     DEFAULT_SIGNATURE,
     ModelSchema,
     ModelSignature,

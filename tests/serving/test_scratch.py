@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.scratch import make_scratch_folder, scratch_folder, sweep_scratch
+from serving.scratch_folders import make_scratch_folder, scratch_folder, sweep_scratch
 
 _OWNER = """
 import sys, tempfile
-from serving.scratch import make_scratch_folder
+from serving.scratch_folders import make_scratch_folder
 tempfile.tempdir = sys.argv[1]
 folder = make_scratch_folder("other")
 (folder / "model").write_text("large")

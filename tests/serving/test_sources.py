@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.artifacts.trusted_sources import TrustedSources
 from serving.errors import FailedPrecondition, InvalidArgument
-from serving.sources import TrustedSources
 
 
 def trusts(setting: str, uri: str) -> bool:

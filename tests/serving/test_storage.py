@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.artifacts.storage import MAX_FILES, ArtifactFetcher, FetchResult, emulator_host
+from serving.artifacts.storage.artifact_cache import ArtifactCache
+from serving.artifacts.storage.source_folder import SourceFile
 from serving.errors import InvalidArgument, NotFound, PermissionDenied, ServingError, Unavailable
-from serving.storage import MAX_FILES, ArtifactFetcher, FetchResult, emulator_host
-from serving.storage.cache import ArtifactCache
-from serving.storage.folder import SourceFile
 from tests.emulator import Answer, Emulator, Front
 
 pytestmark = [
@@ -29,7 +29,7 @@ ROOMY = 1 << 30
 FETCH = """
 import sys
 from pathlib import Path
-from serving.storage import Storage
+from serving.artifacts.storage import Storage
 print(Storage(Path(sys.argv[1]), 1 << 30, patience=5).fetch(sys.argv[2], Path(sys.argv[3])).digest)
 """
 

@@ -1,4 +1,4 @@
-"""serving.verdicts"""
+"""serving.acceleration_record"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serving import verdicts
-from serving.verdicts import (
+from serving import acceleration_record
+from serving.acceleration_record import (
     PLAIN_STRATEGY,
     AccelerationKey,
     AccelerationRecord,
@@ -30,16 +30,16 @@ VERDICT = AccelerationRecord(
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    verdicts.write_record(tmp_path / "new", VERDICT)
+    acceleration_record.write_record(tmp_path / "new", VERDICT)
 
-    assert verdicts.read_record(tmp_path / "new") == VERDICT
-    assert [file.name for file in (tmp_path / "new").iterdir()] == [verdicts.RECORD_FILE]
-    assert verdicts.read_record(tmp_path / "none") is None
+    assert acceleration_record.read_record(tmp_path / "new") == VERDICT
+    assert [file.name for file in (tmp_path / "new").iterdir()] == [acceleration_record.RECORD_FILE]
+    assert acceleration_record.read_record(tmp_path / "none") is None
 
 
 def test_damage_of_any_kind_is_found(tmp_path: Path) -> None:
-    verdicts.write_record(tmp_path, VERDICT)
-    file = tmp_path / verdicts.RECORD_FILE
+    acceleration_record.write_record(tmp_path, VERDICT)
+    file = tmp_path / acceleration_record.RECORD_FILE
     text = file.read_bytes()
     damaged = [
         text[:-5],
@@ -52,14 +52,14 @@ def test_damage_of_any_kind_is_found(tmp_path: Path) -> None:
     for other in damaged:
         file.write_bytes(other)
         with pytest.raises(DamagedRecordError, match=r"verdict\.json"):
-            verdicts.read_record(tmp_path)
+            acceleration_record.read_record(tmp_path)
 
 
 def test_what_is_withdrawn_stays_so(tmp_path: Path) -> None:
-    verdicts.write_record(tmp_path, VERDICT)
-    verdicts.withdraw_acceleration(tmp_path, "row 3")
-    verdicts.withdraw_acceleration(tmp_path, "row 4")
-    found = verdicts.read_record(tmp_path)
+    acceleration_record.write_record(tmp_path, VERDICT)
+    acceleration_record.withdraw_acceleration(tmp_path, "row 3")
+    acceleration_record.withdraw_acceleration(tmp_path, "row 4")
+    found = acceleration_record.read_record(tmp_path)
 
     assert found is not None
     assert found.withdrawn == "row 3"
@@ -79,18 +79,18 @@ def test_a_digest_is_that_of_names_and_contents(tmp_path: Path) -> None:
         folder = tmp_path / f"{name}{content}"
         folder.mkdir()
         (folder / name).write_text(content)
-        digests.add(verdicts.digest_folder(folder))
+        digests.add(acceleration_record.digest_folder(folder))
     (tmp_path / "same").mkdir()
     (tmp_path / "same" / "a").write_text("1")
 
     assert len(digests) == 3
-    assert verdicts.digest_folder(tmp_path / "same") in digests
+    assert acceleration_record.digest_folder(tmp_path / "same") in digests
 
 
 def test_the_libraries_and_the_processor_are_known() -> None:
-    assert {part.partition("=")[0] for part in verdicts.describe_libraries().split()} >= {
+    assert {part.partition("=")[0] for part in acceleration_record.describe_libraries().split()} >= {
         "numpy",
         "treelite",
         "xgboost",
     }
-    assert verdicts.describe_processor() == verdicts.describe_processor() != ""
+    assert acceleration_record.describe_processor() == acceleration_record.describe_processor() != ""

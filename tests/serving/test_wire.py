@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.wire import select_headers
+from serving.http_headers import select_headers
 
 WANTED = frozenset({b"x-a", b"x-b"})
 

@@ -98,7 +98,7 @@ class Site:
             case "job":
                 return sorted(pid for pids in jobs.processes(self.server).values() for pid in pids)
             case "sink":
-                return sorted(pid for pid, command in found.items() if "serving.sinks" in command)
+                return sorted(pid for pid, command in found.items() if "serving.logs.sinks" in command)
             case _:
                 name = {"pilot": "pilot", "node": "pilotlight-node"}[kind]
                 return sorted(pid for pid in found if _name(pid) == name)

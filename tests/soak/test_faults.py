@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from loadtests.bench.servers import find_free_port
+from loadtests.bench.targets.servers import find_free_port
 from tests.conftest import Report
 from tests.end_to_end import jobs, models
 from tests.load import Client, drive

@@ -13,7 +13,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from serving.runtimes import ExternalInterpreter, LoadSpec, load_model
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
 from tests.conftest import Report
 from tests.end_to_end import models
 from tests.server import running_server, until

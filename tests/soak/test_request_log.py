@@ -132,7 +132,7 @@ def test_a_sink_that_is_down_for_long(
 
 def writing(server: Server) -> list[int]:
     """The gateway and its log writer."""
-    writers = [pid for pid, line in server.processes().items() if "serving.sinks" in line]
+    writers = [pid for pid, line in server.processes().items() if "serving.logs.sinks" in line]
     return [server.process.pid, *writers]
 
 

@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from serving.config import ServeConfig
 from serving.errors import ModelError, ServingError, http_status
-from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqliteStore
-from serving.gateway.targets import PREFIX
+from serving.gateway.proxy.routing_table import PREFIX
+from serving.gateway.state.store import SqliteStore
+from serving.transport.request import PREDICT_SUFFIX
 from tests.server import Server, running_server
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"

@@ -14,9 +14,9 @@ from typing import Any
 from serving.cli.formats.keys import set_value
 from serving.cli.formats.projection import OutputColumn, OutputFormat
 from serving.cli.formats.records import sort_records
+from serving.cli.formats.tables import format_table
 from serving.cli.formats.transforms import format_text
-from serving.cli.tables import format_table
-from serving.log_lines import escape_control_characters
+from serving.logs.formatters import escape_control_characters
 
 
 def format_lines(form: OutputFormat, found: Any) -> Iterable[str]:

@@ -15,8 +15,8 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from serving.cli.health.finding import CheckResult, format_size, report_failure, report_ok, report_warning
-from serving.gateway.pilots import framework_pilot_spec
+from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
+from serving.gateway.control.pilot_specs import framework_pilot_spec
 
 _PROBE = "serving.cli.health.probe"
 _SECONDS = 120

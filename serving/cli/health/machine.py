@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoscaler import linux, machine
-from serving.cli.health.finding import CheckResult, format_size, report_failure, report_ok, report_warning
+from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
 
 _ROOT = Path("/")

@@ -7,7 +7,7 @@ import importlib.util
 import socket
 
 from serving import config
-from serving.cli.health.finding import CheckResult, report_failure, report_ok, report_warning
+from serving.cli.health.result import CheckResult, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
 
 _GRPC = ("grpc", "grpc_health", "grpc_reflection")

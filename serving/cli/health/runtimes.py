@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from serving import interpreters
-from serving.cli.health.finding import CheckResult, report_failure, report_ok, report_warning
+from serving.cli.health.result import CheckResult, report_failure, report_ok, report_warning
 from serving.errors import InvalidArgument, LoadFailed
+from serving.predictor import interpreters
 from serving.predictor.interpreter_check import check_interpreter
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from serving.cli.health.finding import CheckResult, format_size, report_failure, report_ok, report_warning
+from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
-from serving.gateway.schema import MIGRATIONS
+from serving.gateway.state.migrations import MIGRATIONS
 
 _LEAST_FREE, _GOOD_FREE = 256 << 20, 2 << 30
 # Seconds; every change of the API waits for some.

@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Mapping
 
-from serving.cli.health.finding import CheckResult, report_failure, report_ok, report_warning
+from serving.artifacts.storage import FileStore, emulator_host
+from serving.artifacts.storage.gcs import GcsClient, bucket_not_found
+from serving.artifacts.storage.uris import parse_storage_uri
+from serving.cli.health.result import CheckResult, report_failure, report_ok, report_warning
 from serving.errors import ServingError
-from serving.storage import FileStore, emulator_host
-from serving.storage.gcs import GcsClient, bucket_not_found
-from serving.storage.uris import parse_storage_uri
 
 # Where the credentials of a machine in Google Cloud come from.
 _METADATA = ("169.254.169.254", 80)

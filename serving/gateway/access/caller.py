@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serving.wire import Scope
+from serving.http_headers import Scope
 
 _CALLER_KEY = "pilotlight.caller"
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, NotFound, Unavailable
 from serving.gateway.access.tokens import TokenRecord
-from serving.gateway.schema import document_table, open_database
+from serving.gateway.state.migrations import document_table, open_database
 
 _TABLE = document_table("tokens")
 

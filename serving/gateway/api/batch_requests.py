@@ -12,17 +12,23 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.content_encoding import BodyDecompressor, decompress_body
 from serving.conversation import PredictionHandler, PredictionRequest
 from serving.errors import DeadlineExceeded, Internal, ResourceExhausted, ServingError
-from serving.exchange import CONTENT_TYPE
-from serving.gateway.api.requests import read_body
-from serving.gateway.multipart import BatchPart, parse_batch, parse_boundary, render_answer, render_batch
-from serving.heads import RequestHead
+from serving.gateway.api.request_io import read_body
+from serving.http_headers import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Message, Receive, Scope, Send
 from serving.protocols import Reply
 from serving.protocols.errors import render_error
+from serving.protocols.multipart_batch import (
+    BatchPart,
+    parse_batch,
+    parse_boundary,
+    render_answer,
+    render_batch,
+)
 from serving.protocols.paths import detect_dialect
-from serving.wire import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Message, Receive, Scope, Send
+from serving.transport.content_encoding import BodyDecompressor, decompress_body
+from serving.transport.request import CONTENT_TYPE
+from serving.transport.request_head import RequestHead
 
 logger = logging.getLogger(__name__)
 

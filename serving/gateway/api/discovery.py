@@ -5,10 +5,15 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.cross_origin import parse_authority
 from serving.errors import InvalidArgument, NotFound
-from serving.gateway.api.requests import json_response
-from serving.gateway.discovery import API_VERSION, NAME, build_directory, build_document
+from serving.gateway.api.documents.discovery_document import (
+    API_VERSION,
+    NAME,
+    build_directory,
+    build_document,
+)
+from serving.gateway.api.request_io import json_response
+from serving.transport.cross_origin import parse_authority
 
 # It tells each caller the address that the caller has used: nobody else is to be told that.
 _PRIVATE_HEADERS = {"cache-control": "private, no-store", "vary": "Host, X-Forwarded-Proto"}

@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
+from serving.gateway.access.access_control import AccessControl, predict_permission
 from serving.gateway.access.caller import Caller, get_caller
-from serving.gateway.access.gate import AccessControl, predict_permission
-from serving.gateway.api.paging import PagedList
-from serving.gateway.api.requests import (
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import (
     json_response,
     page_response,
     read_json,
@@ -20,8 +20,8 @@ from serving.gateway.api.requests import (
 )
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.runner import JobQueue as Runner
-from serving.gateway.records import JobRecord
+from serving.gateway.jobs.job_queue import JobQueue as Runner
+from serving.gateway.state.records import JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, resource_from_json
 

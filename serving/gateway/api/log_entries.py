@@ -17,14 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
+from serving.gateway.access.access_control import AccessControl
 from serving.gateway.access.caller import get_caller
-from serving.gateway.access.gate import AccessControl
-from serving.gateway.api.requests import json_response, read_resource
+from serving.gateway.api.request_io import json_response, read_resource
 from serving.gateway.catalog.jobs import job_name
-from serving.gateway.jobs.runner import JobQueue as Runner
-from serving.gateway.limits import ApiRateLimits
-from serving.gateway.log_filter import SEVERITIES, JobLogLine, LogFilter
-from serving.gateway.records import CatalogState, JobRecord
+from serving.gateway.jobs.job_queue import JobQueue as Runner
+from serving.gateway.jobs.log_filter import SEVERITIES, JobLogLine, LogFilter
+from serving.gateway.proxy.rate_limits import ApiRateLimits
+from serving.gateway.state.records import CatalogState, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import check_project
 from serving.resources import Resource

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.paging import PagedList
-from serving.gateway.api.requests import (
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import (
     json_response,
     model_name,
     page_response,
@@ -18,7 +18,7 @@ from serving.gateway.api.requests import (
     resource_response,
 )
 from serving.gateway.catalog import Catalog, lookup, models
-from serving.gateway.records import VersionRecord
+from serving.gateway.state.records import VersionRecord
 from serving.names import ModelName
 from serving.resources import Model, operation_to_json, resource_to_json
 

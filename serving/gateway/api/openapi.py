@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, field_error
+from serving.gateway.access.access_control import AccessControl
 from serving.gateway.access.caller import Caller, get_caller
-from serving.gateway.access.gate import AccessControl
-from serving.gateway.api.paging import decode_page_token, encode_page_token, parse_page_size
-from serving.gateway.api.requests import json_response
-from serving.gateway.openapi import build_server_document, iter_prediction_paths
-from serving.gateway.records import CatalogState, VersionRecord
+from serving.gateway.api.documents.openapi_document import build_server_document, iter_prediction_paths
+from serving.gateway.api.query.paging import decode_page_token, encode_page_token, parse_page_size
+from serving.gateway.api.request_io import json_response
+from serving.gateway.state.records import CatalogState, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import ModelName, VersionName, check_project, parse_model_or_version_name
-from serving.openapi import page
+from serving.openapi import docs_page
 from serving.resources import VersionState
 
 # Of what a document tells of versions: packed, they are that long at most.
@@ -65,7 +65,7 @@ class OpenApiDocumentApi:
 
     async def get_docs_page(self, _: Request) -> Response:
         """`GET /docs`."""
-        return Response(page.read_page(), headers=dict(page.page_headers()))
+        return Response(docs_page.read_page(), headers=dict(docs_page.page_headers()))
 
     def _iter_visible_versions(
         self, caller: Caller, parent: ModelName | str, after: VersionName | None

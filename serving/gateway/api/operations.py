@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.paging import PagedList
-from serving.gateway.api.requests import json_response, page_response
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import json_response, page_response
 from serving.gateway.catalog import Catalog, operations
-from serving.gateway.index import operation_sort_key
-from serving.gateway.operations import OperationRunner as Runner
+from serving.gateway.control.operation_runner import OperationRunner as Runner
+from serving.gateway.state.record_indexes import operation_sort_key
 from serving.resources import operation_to_json
 
 

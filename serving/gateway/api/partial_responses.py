@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.requests import Endpoint, json_response
-from serving.gateway.discovery import get_response_schema, get_schema
+from serving.gateway.api.documents.discovery_document import get_response_schema, get_schema
+from serving.gateway.api.request_io import Endpoint, json_response
 from serving.gateway.methods import ApiMethod
 from serving.resources import to_camel_case
 

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import NotFound
-from serving.gateway.api.paging import PagedList
-from serving.gateway.api.requests import json_response, page_response
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import json_response, page_response
 from serving.names import check_location, check_project
 
 # The regions that gcloud offers; section 8 of the contract.

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import NotFound
-from serving.gateway.api.requests import Endpoint, error_response
+from serving.gateway.api.request_io import Endpoint, error_response
 
 
 def build_refusal(method: str) -> Endpoint:

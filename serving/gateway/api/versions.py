@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.paging import PagedList
-from serving.gateway.api.requests import (
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import (
     json_response,
     model_name,
     page_response,
@@ -19,8 +19,8 @@ from serving.gateway.api.requests import (
     version_name,
 )
 from serving.gateway.catalog import Catalog, lookup, versions
-from serving.gateway.operations import OperationRunner
-from serving.gateway.records import VersionRecord
+from serving.gateway.control.operation_runner import OperationRunner
+from serving.gateway.state.records import VersionRecord
 from serving.names import VersionName
 from serving.resources import Version, operation_to_json, resource_to_json, to_camel_case
 

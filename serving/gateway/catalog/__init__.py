@@ -19,8 +19,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from serving.errors import Unavailable
 from serving.gateway.catalog import policies
 from serving.gateway.cause import CURRENT_CAUSE
-from serving.gateway.records import CatalogState, ChangeStamp, Commit, StateDraft
-from serving.gateway.store import StateStore
+from serving.gateway.state.records import CatalogState, ChangeStamp, Commit, StateDraft
+from serving.gateway.state.store import StateStore
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from serving.errors import (
     ServingError,
     field_error,
 )
-from serving.gateway.records import VersionRecord
+from serving.gateway.state.records import VersionRecord
+from serving.logs.sinks.writer_options import SCHEMES, check_address
 from serving.names import VersionName
 from serving.resources import (
     AutoScaling,
@@ -26,7 +27,6 @@ from serving.resources import (
     Version,
     VersionState,
 )
-from serving.sinks.places import SCHEMES, check_address
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
 NUMERIC_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")

@@ -8,8 +8,14 @@ from typing import Any
 import msgspec
 
 from serving.errors import InvalidArgument, NotFound
-from serving.gateway.index import operation_sort_key
-from serving.gateway.records import CatalogState, ChangeStamp, OperationRecord, StateDraft, VersionRecord
+from serving.gateway.state.record_indexes import operation_sort_key
+from serving.gateway.state.records import (
+    CatalogState,
+    ChangeStamp,
+    OperationRecord,
+    StateDraft,
+    VersionRecord,
+)
 from serving.names import ModelName, VersionName, check_project
 from serving.resources import Operation, OperationMetadata, RpcStatus, Version, format_timestamp
 

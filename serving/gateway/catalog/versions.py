@@ -37,7 +37,7 @@ from serving.gateway.catalog.operations import (
     get_version_operation,
     with_metadata,
 )
-from serving.gateway.records import (
+from serving.gateway.state.records import (
     CatalogState,
     ChangeStamp,
     DeploymentInfo,

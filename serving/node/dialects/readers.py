@@ -6,19 +6,19 @@ import importlib
 from collections.abc import Mapping
 
 from serving.errors import ServingError
-from serving.node.dialects import Codec, CodecFactory, DecodedRequest, Reply, ServedModel
+from serving.node.codecs import Codec, CodecFactory, DecodedRequest, Reply, ServedModel
 from serving.protocols import Dialect, RequestMetadata
 from serving.protocols.errors import render_error
-from serving.runtimes.instances import Batch
+from serving.runtimes.instance_batch import Batch
 
 # Where each dialect is; what is not asked for is not imported.
 CODEC_MODULES: Mapping[Dialect, str] = {
-    Dialect.AI_PLATFORM: "serving.node.dialects.ai_platform",
-    Dialect.TENSORFLOW: "serving.node.dialects.tensorflow",
-    Dialect.VERTEX: "serving.node.dialects.vertex",
-    Dialect.INFERENCE: "serving.node.dialects.inference",
-    Dialect.TENSORFLOW_GRPC: "serving.node.dialects.tensorflow_grpc",
-    Dialect.INFERENCE_GRPC: "serving.node.dialects.inference_grpc",
+    Dialect.AI_PLATFORM: "serving.node.codecs.ai_platform",
+    Dialect.TENSORFLOW: "serving.node.codecs.tensorflow_rest",
+    Dialect.VERTEX: "serving.node.codecs.vertex",
+    Dialect.INFERENCE: "serving.node.codecs.open_inference_rest",
+    Dialect.TENSORFLOW_GRPC: "serving.node.codecs.tensorflow_grpc",
+    Dialect.INFERENCE_GRPC: "serving.node.codecs.open_inference_grpc",
 }
 # Readers that are kept: clients may say what they like of themselves.
 _MAX_CODECS = 256

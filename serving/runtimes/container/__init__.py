@@ -17,18 +17,18 @@ import orjson
 
 from serving.container_engine import SETTING
 from serving.errors import Internal, InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
+from serving.http_headers import answer_too_large
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
 from serving.runtimes import LoadSpec, ModelContainer, RowsFormat
-from serving.runtimes.container.running import RunningContainer, is_closed
-from serving.runtimes.describing import (
+from serving.runtimes.container.running_container import RunningContainer, is_closed
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.schema_inference import (
     INSTANCES,
     find_answered_example,
     infer_output,
     infer_tensor,
     untyped_tensor,
 )
-from serving.runtimes.instances import Batch
-from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
-from serving.wire import answer_too_large
 
 _MAX_SHOWN = 1000
 # Seconds after which a connection may be closed by the other side any moment.

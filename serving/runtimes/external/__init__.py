@@ -22,6 +22,7 @@ from serving.errors import (
     ServingError,
     UserCodeFailed,
 )
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.predictor.program import Message, decode_batch, encode_batch
 from serving.runtimes import (
     ArrayFormat,
@@ -29,11 +30,23 @@ from serving.runtimes import (
     InputFormat,
     LoadSpec,
     RowsFormat,
-    frames,
-    pickles,
+    feature_rows,
+    pickle_loading,
 )
 from serving.runtimes.arguments import check_arguments
-from serving.runtimes.describing import (
+from serving.runtimes.external.predictor_process import PredictorProcess
+from serving.runtimes.framework_detection import PICKLE_FILES, find_model_file
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.model_check import RaisedException, RemoteException
+from serving.runtimes.prediction_methods import (
+    CLASS_METHODS,
+    METHOD_PARAMETER,
+    PREDICT_METHOD,
+    MethodSelection,
+    infer_method_outputs,
+    select_methods,
+)
+from serving.runtimes.schema_inference import (
     INSTANCES,
     PREDICTIONS,
     chain_lazily,
@@ -43,19 +56,6 @@ from serving.runtimes.describing import (
     round_for_display,
     untyped_tensor,
 )
-from serving.runtimes.detect import PICKLE_FILES, find_model_file
-from serving.runtimes.external.connection import PredictorProcess
-from serving.runtimes.instances import Batch
-from serving.runtimes.methods import (
-    CLASS_METHODS,
-    METHOD_PARAMETER,
-    PREDICT_METHOD,
-    MethodSelection,
-    infer_method_outputs,
-    select_methods,
-)
-from serving.runtimes.self_test import RaisedException, RemoteException
-from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
 # What a predictor says went wrong, as our errors.
 _ERRORS: Mapping[str, type[ServingError]] = {
@@ -122,9 +122,9 @@ class ExternalRuntime:
         if arguments:
             head["parameters"] = arguments
         if isinstance(instances, list):
-            named = frames.are_objects(instances)
+            named = feature_rows.are_objects(instances)
             if self._by_name or (named and (self._names or self._numeric)):
-                instances, head["frame"] = frames.to_feature_lists(instances, self._names), True
+                instances, head["frame"] = feature_rows.to_feature_lists(instances, self._names), True
         more, body = encode_batch(instances)
         return _decode_result(self._predictor.send_request({**head, **more}, body))
 
@@ -134,7 +134,7 @@ class ExternalRuntime:
 
     def make_synthetic_rows(self, count: int) -> NDArray[np.float64] | None:
         """Numbers in the width of the model; None where the rows hold more than numbers."""
-        return frames.make_numeric_rows(count, self._width) if self._numeric and self._width else None
+        return feature_rows.make_numeric_rows(count, self._width) if self._numeric and self._width else None
 
     def warmup_requests(self) -> tuple[()]:
         """None: only SavedModels carry recorded requests."""
@@ -164,7 +164,7 @@ class ExternalRuntime:
         computed = f"It is computed by {self.libraries}."
         if self.framework != "SCIKIT_LEARN" or self._file.name not in PICKLE_FILES:
             return computed
-        return f"{computed} {pickles.compare_saved_version(self._file, self._scikit_learn)}"
+        return f"{computed} {pickle_loading.compare_saved_version(self._file, self._scikit_learn)}"
 
     def _input_tensors(self) -> tuple[TensorSpec, ...]:
         if self._text:
@@ -186,7 +186,7 @@ class ExternalRuntime:
         if self._width is None:
             return ()
         rows = [
-            round_for_display(frames.make_numeric_rows(1, self._width))[0].tolist(),
+            round_for_display(feature_rows.make_numeric_rows(1, self._width))[0].tolist(),
             [0.0] * self._width,
             [1.0] * self._width,
         ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.clients import LoadProgramError, choose_program, parse_oha
+from loadtests.bench.load_clients.programs import LoadProgramError, choose_program, parse_oha
 from tests.loadtests.bench.stub import answering
 
 OHA = {

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from loadtests.bench import guard
-from loadtests.bench.clients import choose_program
-from loadtests.bench.servers import SERVERS
+from loadtests.bench import regression_gate
+from loadtests.bench.load_clients.programs import choose_program
+from loadtests.bench.targets.servers import SERVERS
 from loadtests.bench.workloads import WORKLOADS, BenchFiles
 from tests.loadtests.bench.conftest import IRIS
 
@@ -19,7 +19,7 @@ def test_ratios_are_those_of_the_same_turn() -> None:
         "gateway": [1.0] * 3,
     }
 
-    node, gateway, both = guard.judge_limits(IRIS, rates)
+    node, gateway, both = regression_gate.judge_limits(IRIS, rates)
 
     assert node.ratio == pytest.approx(0.6)
     assert node.passed
@@ -31,7 +31,7 @@ def test_ratios_are_those_of_the_same_turn() -> None:
 
 def test_limits_are_about_what_exists() -> None:
     """Each names a workload."""
-    assert {limit.workload for limit in guard.LIMITS} <= set(WORKLOADS)
+    assert {limit.workload for limit in regression_gate.LIMITS} <= set(WORKLOADS)
 
 
 @pytest.mark.alone
@@ -39,8 +39,10 @@ def test_limits_are_about_what_exists() -> None:
 def test_serving_has_not_become_much_slower(material: BenchFiles) -> None:
     """Node and gateway hold half of each limit in a short run."""
     servers = [SERVERS[name] for name in ("echo", "node", "gateway")]
-    rates = guard.measure_rates(
+    rates = regression_gate.measure_rates(
         material, IRIS, servers, choose_program("own", 1), turns=3, seconds=0.2, core=0
     )
 
-    assert all(verdict.ratio >= verdict.limit.least / 2 for verdict in guard.judge_limits(IRIS, rates))
+    assert all(
+        verdict.ratio >= verdict.limit.least / 2 for verdict in regression_gate.judge_limits(IRIS, rates)
+    )

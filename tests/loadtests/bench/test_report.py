@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench import report, tables
-from loadtests.bench.results import BenchResults, LoadResult, MeasurementFailure, ProcessResult, format_row
+from loadtests.bench import report
+from loadtests.bench.reporting import tables
+from loadtests.bench.reporting.results import (
+    BenchResults,
+    LoadResult,
+    MeasurementFailure,
+    ProcessResult,
+    format_row,
+)
 
 RESULTS = BenchResults(
     [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.results import (
+from loadtests.bench.reporting.results import (
     LoadFigures,
     LoadResult,
     MeasurementFailure,

@@ -11,9 +11,16 @@ from types import ModuleType
 import pytest
 
 from loadtests.bench import __main__ as bench
-from loadtests.bench import beyond, gateway, guard, proxies, report
+from loadtests.bench import beyond, gateway, regression_gate, report
 from loadtests.bench.answers import HttpAsker, check_answers, read_expected
-from loadtests.bench.servers import PROXY_SERVERS, SERVERS, ServerDefinition, ServerStartError, run_server
+from loadtests.bench.targets import proxies
+from loadtests.bench.targets.servers import (
+    PROXY_SERVERS,
+    SERVERS,
+    ServerDefinition,
+    ServerStartError,
+    run_server,
+)
 from loadtests.bench.workloads import BenchFiles
 from tests.loadtests.bench.conftest import IRIS
 from tests.loadtests.bench.stub import answering
@@ -133,7 +140,7 @@ def test_what_is_unknown_is_wrong_usage(
 
 
 @pytest.mark.parametrize(
-    "module", [bench, beyond, gateway, guard, proxies, report], ids=lambda one: one.__name__
+    "module", [bench, beyond, gateway, regression_gate, proxies, report], ids=lambda one: one.__name__
 )
 def test_help_teaches(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.bench.ways import PAYLOAD_FORMATS, read_framed, write_framed
+from loadtests.bench.load_clients.payload_formats import PAYLOAD_FORMATS, read_framed, write_framed
 from serving.protocols.protos import load_message_class
 
 ROWS = np.array([[0.1, 2, -3], [4, 5e-9, 6]], np.float32)

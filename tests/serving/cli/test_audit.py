@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import typer
 
-from serving.cli.audit import parse_time
-from serving.gateway.audit.entry import (
+from serving.cli.admin.audit import parse_time
+from serving.gateway.audit.log_entry import (
     OK_STATUS,
     AuditedCall,
     AuditEvent,
@@ -23,7 +23,7 @@ from serving.gateway.audit.entry import (
     CallStatus,
     encode_line,
 )
-from serving.gateway.audit.folder import AuditLogFolder, audit_log_path
+from serving.gateway.audit.log_folder import AuditLogFolder, audit_log_path
 from tests.serving.cli.conftest import Run
 
 NOW = datetime.datetime(2030, 1, 2, 12, tzinfo=datetime.UTC)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from serving.cli.client import ApiClient, ServerUnreachable, parse_rpc_status
+from serving.cli.api_client import ApiClient, ServerUnreachable, parse_rpc_status
 from serving.config import ClientConfig
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, ServingError
 from tests.serving.cli.conftest import Run

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from serving.cli import doctor
-from serving.cli.health.finding import CheckLevel, CheckResult, report_ok, report_warning
+from serving.cli.health import doctor
+from serving.cli.health.result import CheckLevel, CheckResult, report_ok, report_warning
 from tests.emulator import Emulator
 from tests.serving.cli.conftest import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.cli.equality import ParityResult, RowDifference, RowRefusal, compare_results
+from serving.cli.parity.result_comparison import ParityResult, RowDifference, RowRefusal, compare_results
 
 
 def float32(number: float) -> float:

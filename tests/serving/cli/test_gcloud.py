@@ -10,11 +10,11 @@ import pytest
 import typer
 import yaml
 
-from serving.cli import versions
 from serving.cli.app import build, build_command_tree
+from serving.cli.commands import versions
+from serving.cli.console import Verbosity
+from serving.cli.flags.argument_order import reorder_arguments
 from serving.cli.formats.projection import FORMATS
-from serving.cli.lines import Verbosity
-from serving.cli.words import reorder_arguments
 from serving.errors import InvalidArgument
 from tests.server import Server
 from tests.serving.cli.conftest import Run

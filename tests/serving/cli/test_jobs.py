@@ -10,7 +10,7 @@ from typing import Any
 import joblib
 import pytest
 
-from serving.cli.jobs import summarize_job
+from serving.cli.commands.jobs import summarize_job
 from tests.end_to_end.models import data
 from tests.server import Server, until
 from tests.serving.cli.conftest import Run

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from serving.cli.nodes import format_duration, show_nodes
-from serving.cli.output import CommandOutput
+from serving.cli.command_output import CommandOutput
+from serving.cli.commands.nodes import format_duration, show_nodes
 from tests.server import Server
 from tests.serving.cli.conftest import Run
 

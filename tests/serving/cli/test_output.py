@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from serving.cli.command_output import CommandOutput
+from serving.cli.console import print_error, print_note
 from serving.cli.formats.projection import OutputFormat
-from serving.cli.lines import print_error, print_note
-from serving.cli.output import CommandOutput
-from serving.log_lines import escape_control_characters
+from serving.logs.formatters import escape_control_characters
 
 # Clears the screen, begins a line, sets a colour by one byte, and turns what follows around.
 EVIL = "a\x1b[2J\r\nv2  READY\x9b31m\u202eb"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.cli.equality import RowRefusal
-from serving.cli.parity_ways import InputRow, parse_rows, read_batch_results
+from serving.cli.parity.prediction_runs import InputRow, parse_rows, read_batch_results
+from serving.cli.parity.result_comparison import RowRefusal
 from serving.errors import Internal, InvalidArgument
 from tests.end_to_end.models import data, write_sklearn, write_tensorflow, write_xgboost
 from tests.serving.cli.conftest import Run

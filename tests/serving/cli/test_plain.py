@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from serving import config
-from serving.cli import plain
 from serving.cli.app import build
+from serving.cli.flags import settings_parser
 from serving.config import NodeConfig, ServeConfig
 
 COMMANDS: Any = typer.main.get_command(build())
@@ -39,11 +39,13 @@ def by_the_library(line: str, command: str) -> dict[str, Any]:
 )
 def test_what_is_typed_is_read_the_same_way(command: str, line: str) -> None:
     """Values, spellings, switches, repetitions and the file."""
-    typed = plain.parse_settings(shlex.split(line), {"node": NodeConfig, "serve": ServeConfig}[command])
+    typed = settings_parser.parse_settings(
+        shlex.split(line), {"node": NodeConfig, "serve": ServeConfig}[command]
+    )
     theirs = by_the_library(line, command)
     file = theirs.pop("config", None)
 
-    assert typed == plain.ParsedSettings(theirs, file)
+    assert typed == settings_parser.ParsedSettings(theirs, file)
     assert file is None or isinstance(file, Path)
 
 
@@ -56,7 +58,7 @@ def test_every_setting_can_be_typed(kind: type[Any]) -> None:
     }
 
     assert all(
-        plain.parse_settings([flag], kind) or plain.parse_settings([flag, "1"], kind)
+        settings_parser.parse_settings([flag], kind) or settings_parser.parse_settings([flag, "1"], kind)
         for flag in flags - {"-h", "--help"}
     )
     assert config.flag_of_setting("port") in flags
@@ -71,7 +73,7 @@ def test_every_setting_can_be_typed(kind: type[Any]) -> None:
 )  # fmt: skip
 def test_the_rest_is_left_to_the_library(line: str) -> None:
     """Help, mistakes, and what is not settings with their values."""
-    assert plain.parse_settings(shlex.split(line), NodeConfig) is None
+    assert settings_parser.parse_settings(shlex.split(line), NodeConfig) is None
 
 
 def test_a_program_starts_without_the_library(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from serving import interpreters
-from serving.cli import runtimes
-from serving.cli.health.finding import CheckLevel
+from serving.cli.admin import runtimes
+from serving.cli.health.result import CheckLevel
 from serving.cli.health.runtimes import create_runtime_checks
-from serving.predictor import environments
-from serving.predictor.releases import RUNTIME_VERSIONS, find_companions, suggest_runtime
+from serving.predictor import interpreters, python_environments
+from serving.predictor.runtime_versions import RUNTIME_VERSIONS, find_companions, suggest_runtime
 from tests.end_to_end.models import wheel
 
 
@@ -80,12 +79,16 @@ def test_an_environment_is_built_beside_the_one_in_use(
 ) -> None:
     """By venv and pip where there is no uv; here from an archive, without an index."""
     archive = wheel(tmp_path, "user", "1.0", {"user.py": ""})
-    monkeypatch.setattr(environments, "_run", without_upgrade := _WithoutUpgrade(environments._run))
+    monkeypatch.setattr(
+        python_environments, "_run", without_upgrade := _WithoutUpgrade(python_environments._run)
+    )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
     built = [
-        environments.create_environment("1.15", tmp_path / "runtimes", sys.executable, [str(archive)], print)
+        python_environments.create_environment(
+            "1.15", tmp_path / "runtimes", sys.executable, [str(archive)], print
+        )
         for _ in range(2)
     ]
 

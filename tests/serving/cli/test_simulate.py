@@ -214,7 +214,7 @@ def test_memory(offline: Run, tmp_path: Path) -> None:
 def test_progress_is_for_terminals(offline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a bar on a terminal and none elsewhere; results are the same."""
     quiet = offline("simulate sparse --seconds 9000 --json")
-    monkeypatch.setattr("serving.cli.simulate.sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("serving.cli.simulation.simulate.sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     shown = offline("simulate sparse --seconds 9000 --json")
 

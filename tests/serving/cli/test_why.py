@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.cli import why
-from serving.cli.client import ApiClient
-from serving.cli.output import CommandOutput
+from serving.cli.api_client import ApiClient
+from serving.cli.command_output import CommandOutput
+from serving.cli.commands import why
 from serving.config import ClientConfig
 from tests.server import Server
 from tests.serving.cli.conftest import Run

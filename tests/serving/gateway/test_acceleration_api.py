@@ -1,4 +1,4 @@
-"""serving.gateway.api.acceleration"""
+"""serving.gateway.api.introspection.acceleration"""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from serving import verdicts
-from serving.gateway.api.acceleration import AccelerationApi
-from serving.gateway.deployment import AccelerationRecordLocation, VersionDeployer
-from serving.gateway.records import CatalogState, VersionRecord
+from serving import acceleration_record
+from serving.acceleration_record import (
+    PLAIN_STRATEGY,
+    AccelerationKey,
+    AccelerationRecord,
+    CandidateOutcome,
+    RowRange,
+)
+from serving.gateway.api.introspection.acceleration import AccelerationApi
+from serving.gateway.control.deployment import AccelerationRecordLocation, VersionDeployer
+from serving.gateway.state.records import CatalogState, VersionRecord
 from serving.names import VersionName
 from serving.resources import Version
-from serving.verdicts import PLAIN_STRATEGY, AccelerationKey, AccelerationRecord, CandidateOutcome, RowRange
 
 KEY = AccelerationKey("digest", "libraries", "processor")
 NAME = VersionName("p", "m", "v")
@@ -54,7 +60,7 @@ def told(deployment: FakeDeployment) -> Mapping[str, Any]:
 
 
 def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
-    verdicts.write_record(
+    acceleration_record.write_record(
         tmp_path, AccelerationRecord(key=KEY, tried=TRIED, ranges=(FAST, SLOW), seconds=0.2)
     )
 
@@ -88,7 +94,7 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
 )
 def test_why_the_plain_path_serves(tmp_path: Path, verdict: AccelerationRecord | None, reason: str) -> None:
     if verdict is not None:
-        verdicts.write_record(tmp_path, verdict)
+        acceleration_record.write_record(tmp_path, verdict)
     found = told(FakeDeployment(AccelerationRecordLocation(tmp_path, KEY)))
 
     assert found["way"] == PLAIN_STRATEGY

@@ -26,7 +26,7 @@ from serving.errors import (
 )
 from serving.gateway.catalog import Catalog, lookup, models, operations, versions
 from serving.gateway.catalog.checks import check_etag
-from serving.gateway.records import (
+from serving.gateway.state.records import (
     CatalogState,
     ChangeStamp,
     Commit,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from serving.gateway.deadlines import TimeoutQueue
+from serving.gateway.proxy.timeouts import TimeoutQueue
 
 
 class Waiting:

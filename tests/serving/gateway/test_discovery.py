@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.discovery import build_document
+from serving.gateway.api.documents.discovery_document import build_document
 from tests.wire.test_discovery import discovery, methods
 
 GOOGLES = discovery()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.filters import compile_filter
+from serving.gateway.api.query.filters import compile_filter
 
 VERSIONS: dict[str, dict[str, Any]] = {
     "a": {"name": "projects/p/models/m/versions/census_1", "state": "READY", "framework": "XGBOOST"},

@@ -14,18 +14,18 @@ import msgspec
 import pytest
 
 from autoscaler.activator import Activator
-from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, PilotSpec
-from autoscaler.pools.local import LocalPool
+from autoscaler.pools.local_pool import LocalPool
+from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
-from autoscaler.tracking import VersionScaler
+from autoscaler.version_scaler import VersionScaler
 from serving.config import ServeConfig
 from serving.errors import Unavailable
-from serving.gateway import fleet as fleet_module
 from serving.gateway.catalog import Catalog, lookup
-from serving.gateway.deployment import VersionDeployer
-from serving.gateway.fleet import Reconciler
-from serving.gateway.records import (
+from serving.gateway.control import reconciler as fleet_module
+from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.state.records import (
     CatalogState,
     ChangeStamp,
     DeploymentInfo,

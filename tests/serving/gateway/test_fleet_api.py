@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, NotFound
-from serving.gateway.api.fleet import StatusApi
+from serving.gateway.api.introspection.status import StatusApi
 from serving.gateway.app import Gateway
 from serving.gateway.methods import METHODS
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.store import SqliteStore
 from serving.resources import VersionState
 from tests.serving.gateway.world import World, run
 

@@ -16,26 +16,32 @@ import uvloop
 
 from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
-from autoscaler.loop import Autoscaler
 from autoscaler.pools import Mark, Node, NodeState
+from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig, ServerSettings
-from serving.exchange import HttpRequest
-from serving.frames import NEVER_BATCH, PREDICT_FRAME, REQUEST_HEADER, RESPONSE_HEADER, WANTS_TIMING
-from serving.gateway import insistence
-from serving.gateway.audit.recorder import AuditLog
-from serving.gateway.forward import PredictionProxy, ProxiedRequest
-from serving.gateway.limits import PredictionLimits
-from serving.gateway.records import CatalogState, Commit, ModelRecord, VersionRecord
-from serving.gateway.request_log import RequestLog
-from serving.gateway.tallies import PredictionStats
-from serving.gateway.targets import REPEATABLE, RoutingTable
-from serving.gateway.tracing import Tracing
-from serving.gateway.witnesses import PredictionObservers
-from serving.heads import RequestHead
+from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.observability.observers import PredictionObservers
+from serving.gateway.observability.prediction_stats import PredictionStats
+from serving.gateway.observability.request_log import RequestLog
+from serving.gateway.observability.tracing import Tracing
+from serving.gateway.proxy import retry
+from serving.gateway.proxy.prediction_proxy import PredictionProxy, ProxiedRequest
+from serving.gateway.proxy.rate_limits import PredictionLimits
+from serving.gateway.proxy.routing_table import REPEATABLE, RoutingTable
+from serving.gateway.state.records import CatalogState, Commit, ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.protocols import decode_metadata
 from serving.resources import Model, Version, VersionState
+from serving.transport.framing import (
+    NEVER_BATCH,
+    PREDICT_FRAME,
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    WANTS_TIMING,
+)
+from serving.transport.request import HttpRequest
+from serving.transport.request_head import RequestHead
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
 from tests.exchanges import Answered, Peer
 from tests.garbage import nothing_for_the_collector
@@ -568,7 +574,7 @@ def test_a_node_that_hangs_up_and_lives_may_yet_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So user code is not asked again; what may be repeated goes to whoever answers."""
-    monkeypatch.setattr(insistence, "_NOTICED_WITHIN", 0.01)
+    monkeypatch.setattr(retry, "_NOTICED_WITHIN", 0.01)
 
     async def main(world: World) -> None:
         async def hang_up(seen: Seen) -> bytes | None:
@@ -589,7 +595,7 @@ def test_a_node_that_hangs_up_and_lives_may_yet_compute(
 
 def test_there_is_no_end_of_tries_but_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that cannot be reached and does not go away holds nobody up for ever."""
-    monkeypatch.setattr(insistence, "_NOTICED_WITHIN", 0.01)
+    monkeypatch.setattr(retry, "_NOTICED_WITHIN", 0.01)
 
     async def main(world: World) -> None:
         world.deploy()

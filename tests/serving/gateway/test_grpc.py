@@ -6,13 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
-from serving.grpc.call import GrpcCall
-from serving.grpc.methods import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, RPC_METHODS
+from serving.gateway.state.records import DeploymentInfo, ModelRecord, VersionRecord
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
 from serving.names import ModelName, VersionName
 from serving.protocols.protos import load_message_class
 from serving.resources import Model, Version, VersionState
-from serving.schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
+from serving.transport.grpc_server.call import GrpcCall
+from serving.transport.grpc_server.rpc_methods import (
+    INFERENCE_SERVICE,
+    MODEL_SERVICE,
+    PREDICTION_SERVICE,
+    RPC_METHODS,
+)
 from tests.serving.gateway.access.world import Api, run
 
 SCHEMA = ModelSchema(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.identity import ensure_request_id, read_trace_id, with_request_id_header
+from serving.gateway.request_context import ensure_request_id, read_trace_id, with_request_id_header
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.api.paging import PagedList, encode_page_token
+from serving.gateway.api.query.paging import PagedList, encode_page_token
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.index import JobIndex, OperationIndex
-from serving.gateway.order import SortedSequence
-from serving.gateway.records import CatalogState, JobRecord, OperationRecord, StateDraft
-from serving.gateway.table import PersistentMap
+from serving.gateway.state.persistent_map import PersistentMap
+from serving.gateway.state.record_indexes import JobIndex, OperationIndex
+from serving.gateway.state.records import CatalogState, JobRecord, OperationRecord, StateDraft
+from serving.gateway.state.sorted_index import SortedSequence
 from serving.resources import Job, JobState, Operation, OperationMetadata, PredictionOutput
 
 MANY, FEW = 100_000, 10

@@ -17,8 +17,8 @@ from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.app import Gateway
 from serving.gateway.catalog import models, versions
-from serving.gateway.records import DeploymentInfo
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import DeploymentInfo
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version
 from tests.serving.gateway.test_job_runner import FAKE, alive

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.gateway.jobs import log as job_log
-from serving.gateway.jobs.log import JobLog
+from serving.gateway.jobs import job_log as job_log
+from serving.gateway.jobs.job_log import JobLog
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch.limits import ErrorLimit
+from batch.error_limit import ErrorLimit
 from serving.errors import (
     Aborted,
     AlreadyExists,
@@ -24,7 +24,7 @@ from serving.errors import (
 )
 from serving.gateway.catalog import jobs, models, versions
 from serving.gateway.catalog.job_checks import is_error_limit
-from serving.gateway.records import CatalogState, ChangeStamp, DeploymentInfo, JobRecord, StateDraft
+from serving.gateway.state.records import CatalogState, ChangeStamp, DeploymentInfo, JobRecord, StateDraft
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 

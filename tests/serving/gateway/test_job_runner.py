@@ -18,13 +18,13 @@ from batch.messages import JobPhase, JobRequest
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.runner import JobQueue, JobTiming
-from serving.gateway.records import Commit, DeploymentInfo, JobRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.jobs.job_queue import JobQueue, JobTiming
+from serving.gateway.state.records import Commit, DeploymentInfo, JobRecord
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 
-FAKE = (sys.executable, "-m", "serving.gateway.child", "FD", "tests.serving.gateway.fake_job")
+FAKE = (sys.executable, "-m", "serving.gateway.control.child_process", "FD", "tests.serving.gateway.fake_job")
 PACE = JobTiming(
     silence_seconds=10.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
 )

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from serving.config import ServeConfig
 from serving.errors import ResourceExhausted
-from serving.gateway.limits import ApiRateLimits, PredictionLimits, RequestRate, TokenBuckets, charge_bucket
-from serving.gateway.targets import RouteTarget
+from serving.gateway.proxy.rate_limits import (
+    ApiRateLimits,
+    PredictionLimits,
+    RequestRate,
+    TokenBuckets,
+    charge_bucket,
+)
+from serving.gateway.proxy.routing_table import RouteTarget
 from serving.names import VersionName
 from tests.autoscaler.fakes import Clock, spec
 

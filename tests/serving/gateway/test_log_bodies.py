@@ -7,10 +7,10 @@ import base64
 import orjson
 import pytest
 
-from serving.gateway.log_bodies import encode_reply_body, encode_request_body
-from serving.gateway.upstream import NodeReply
+from serving.gateway.observability.log_bodies import encode_reply_body, encode_request_body
+from serving.gateway.proxy.node_client import NodeReply
+from serving.http_headers import Headers
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
-from serving.wire import Headers
 
 BYTES = bytes(range(256))
 B64 = base64.b64encode(BYTES).decode()

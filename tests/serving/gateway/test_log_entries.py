@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.gateway.access.policy import ADMIN
-from serving.gateway.records import JobRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import JobRecord
+from serving.gateway.state.store import SqliteStore
 from serving.resources import Job, JobState
 from tests.serving.gateway.access import world
 from tests.serving.gateway.access.world import Api

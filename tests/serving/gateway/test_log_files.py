@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway import log_files
-from serving.gateway.log_files import LogPage, LogReader
+from serving.gateway.observability import log_reader
+from serving.gateway.observability.log_reader import LogPage, LogReader
 
 
 class World:
@@ -103,8 +103,8 @@ def test_an_answer_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, bound: float, block: int
 ) -> None:
     """In bytes found, in bytes read and in time, but for a single line; the rest comes with the next ones."""
-    monkeypatch.setattr(log_files, name, bound)
-    monkeypatch.setattr(log_files, "_BLOCK", block)
+    monkeypatch.setattr(log_reader, name, bound)
+    monkeypatch.setattr(log_reader, "_BLOCK", block)
     back = pages(world.files)
     there: list[LogPage] = [world.files.read_after("begin", 100)]
     while (page := world.files.read_after(there[-1].cursor, 100)).cursor != there[-1].cursor:
@@ -157,8 +157,8 @@ def test_a_cancelled_read_ends(world: World) -> None:
 
 def test_a_line_without_an_end_is_not_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of whatever else, however long; what is before and after it is found."""
-    monkeypatch.setattr(log_files, "_LONGEST", 4000)
-    monkeypatch.setattr(log_files, "_BLOCK", 1000)
+    monkeypatch.setattr(log_reader, "_LONGEST", 4000)
+    monkeypatch.setattr(log_reader, "_BLOCK", 1000)
     (world.folder / "dt=2030-01-02" / "0.jsonl").write_bytes(b"x" * 100_000)
 
     assert numbers(world.files.read_last(100)) == [1, 2, 3, 4, 5, 7]

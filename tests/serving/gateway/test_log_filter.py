@@ -6,7 +6,7 @@ import pytest
 
 from serving.errors import InvalidArgument
 from serving.gateway.api.log_entries import parse_log_lines
-from serving.gateway.log_filter import JobLogLine, LogFilter
+from serving.gateway.jobs.log_filter import JobLogLine, LogFilter
 
 # As gcloud writes it once it has seen an entry.
 BEHIND = (

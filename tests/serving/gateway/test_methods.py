@@ -9,7 +9,7 @@ from pathlib import Path
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, Activity
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.store import SqliteStore
 from tests.wire.test_discovery import DISCOVERED
 
 WITH_POLICIES = ("projects.models", "projects.jobs", "pilotlight.projects", "pilotlight.server")

@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.errors import NodeError, QueueFullError, TooLateError
 from autoscaler.pools import NodeState
-from autoscaler.pools.pilots import PilotState
-from serving.gateway import metrics
-from serving.gateway.families import METRIC_DEFINITIONS
-from serving.gateway.request_log import LogCounts
-from serving.journal.format import LogKind
-from serving.journal.position import JournalCounts
-from serving.phases import NODE_PHASES, LatencyHistograms, as_cells
+from autoscaler.pools.pilot_manager import PilotState
+from serving.gateway.observability import metrics
+from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS
+from serving.gateway.observability.request_log import LogCounts
+from serving.latency_histograms import NODE_PHASES, LatencyHistograms, as_cells
+from serving.logs.journal.file_format import LogKind
+from serving.logs.journal.position import JournalCounts
 from serving.resources import JobState
 from tests.serving.gateway.world import World, run
 

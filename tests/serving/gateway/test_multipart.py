@@ -7,7 +7,7 @@ import time
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.multipart import (
+from serving.protocols.multipart_batch import (
     MOST_PARTS,
     BatchPart,
     parse_batch,

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from serving.gateway.access.policy import ADMIN
+from serving.gateway.api.documents.openapi_document import build_server_document
 from serving.gateway.methods import METHODS
-from serving.gateway.openapi import build_server_document
-from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import DeploymentInfo, ModelRecord, VersionRecord
+from serving.gateway.state.store import SqliteStore
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, pack_schema
 from serving.names import VersionName
 from serving.openapi.document import to_path_template
 from serving.resources import Model, Version, VersionState
-from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.serving.gateway.access.world import Api, run
 
 NUMBERS = ModelSignature(

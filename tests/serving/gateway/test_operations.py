@@ -10,9 +10,9 @@ from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import LoadFailed
 from serving.gateway.catalog import Catalog, lookup, models, versions
-from serving.gateway.deployment import VersionDeployer
-from serving.gateway.operations import OperationRunner
-from serving.gateway.records import CatalogState, DeploymentInfo, VersionRecord
+from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.operation_runner import OperationRunner
+from serving.gateway.state.records import CatalogState, DeploymentInfo, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.gateway.order import SortedIndex
-from serving.gateway.records import CatalogState, ModelRecord, StateDraft, VersionRecord
+from serving.gateway.state.records import CatalogState, ModelRecord, StateDraft, VersionRecord
+from serving.gateway.state.sorted_index import SortedIndex
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.paging import PagedList
+from serving.gateway.api.query.paging import PagedList
 
 Rows = list[dict[str, Any]]
 

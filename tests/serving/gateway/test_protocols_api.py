@@ -13,12 +13,12 @@ import pytest
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.app import Gateway
-from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import DeploymentInfo, ModelRecord, VersionRecord
+from serving.gateway.state.store import SqliteStore
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
 from serving.names import ModelName, VersionName
-from serving.protocols.triton import EXTENSIONS
+from serving.protocols.triton_extensions import EXTENSIONS
 from serving.resources import Model, Version, VersionState
-from serving.schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.exchanges import through
 
 SCHEMA = ModelSchema(

@@ -18,12 +18,12 @@ import uvloop
 
 from autoscaler.pools import NodeSpec
 from autoscaler.supervision import Supervisor
-from serving.gateway.request_log import RequestLog
-from serving.gateway.targets import RouteTarget
-from serving.gateway.upstream import NodeReply
+from serving.gateway.observability.request_log import RequestLog
+from serving.gateway.proxy.node_client import NodeReply
+from serving.gateway.proxy.routing_table import RouteTarget
+from serving.logs.sinks.writer_options import LogWriterOptions
 from serving.names import VersionName
 from serving.resources import RequestLoggingConfig
-from serving.sinks.places import LogWriterOptions
 from tests.emulator import Emulator, Front
 from tests.server import until
 
@@ -328,7 +328,7 @@ def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
         async with running(make(tmp_path)) as log:
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"before", ANSWER)
             await sent(log, 1)
-            (writer,) = children("serving.sinks")
+            (writer,) = children("serving.logs.sinks")
             os.kill(writer, signal.SIGSTOP)
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"meanwhile", ANSWER)
             assert await log.get_stats() == counted(2, 1, 1, 0)
@@ -336,7 +336,7 @@ def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
             await sent(log, 2)
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"after", ANSWER)
             await sent(log, 3)
-        assert await asyncio.to_thread(until, lambda: not children("serving.sinks"), "it has ended")
+        assert await asyncio.to_thread(until, lambda: not children("serving.logs.sinks"), "it has ended")
 
     run(main)
 

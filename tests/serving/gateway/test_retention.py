@@ -10,8 +10,8 @@ import pytest
 from serving.gateway.access.policy import Policy
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.catalog import models, operations, policies
-from serving.gateway.order import SortedSequence
-from serving.gateway.retention import RecordPruner, RetentionPolicy
+from serving.gateway.control.retention import RecordPruner, RetentionPolicy
+from serving.gateway.state.sorted_index import SortedSequence
 from serving.names import ModelName
 from serving.resources import JobState, Model, format_timestamp
 from tests.serving.gateway.test_job_runner import World, run

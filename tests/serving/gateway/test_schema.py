@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
-from serving.gateway import schema
-from serving.gateway.schema import MIGRATIONS, Migration, open_database
-from serving.gateway.store import SqliteStore
+from serving.gateway.state import migrations
+from serving.gateway.state.migrations import MIGRATIONS, Migration, open_database
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 
 TABLE = "CREATE TABLE {} (name TEXT NOT NULL, document BLOB NOT NULL, PRIMARY KEY (name))"
@@ -49,7 +49,7 @@ DOCUMENTS = {
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from serving.gateway.schema import STEPS, Step, creating, document_table, open_database
+from serving.gateway.state.migrations import STEPS, Step, creating, document_table, open_database
 
 def die(connection):
     creating(document_table("late"))(connection)
@@ -87,7 +87,9 @@ def extended(*tables: str) -> Sequence[Migration]:
     """The steps with one more."""
     return (
         *MIGRATIONS,
-        Migration("more", schema.make_table_creator(*(schema.document_table(name) for name in tables))),
+        Migration(
+            "more", migrations.make_table_creator(*(migrations.document_table(name) for name in tables))
+        ),
     )
 
 
@@ -154,7 +156,7 @@ def test_a_step_that_fails_leaves_nothing_behind(file: Path) -> None:
     write(file, ["models"], 1)
 
     def fail(connection: sa.Connection) -> None:
-        schema.make_table_creator(schema.document_table("late"))(connection)
+        migrations.make_table_creator(migrations.document_table("late"))(connection)
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node
-from serving.gateway.server_timing import with_server_timing
+from serving.gateway.proxy.server_timing import with_server_timing
 from tests.autoscaler.fakes import spec
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Unavailable
-from serving.gateway.records import (
+from serving.gateway.state.records import (
     CatalogState,
     DeploymentInfo,
     JobRecord,
@@ -20,7 +20,7 @@ from serving.gateway.records import (
     Record,
     VersionRecord,
 )
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import (
     AutoScaling,
@@ -46,8 +46,8 @@ VERSION = VersionName("p", "m", "v")
 WRITER = """
 import sys
 from pathlib import Path
-from serving.gateway.records import ModelRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.state.records import ModelRecord
+from serving.gateway.state.store import SqlStore
 from serving.names import ModelName
 from serving.resources import Model
 
@@ -139,7 +139,10 @@ def test_what_is_committed_is_loaded_by_the_next(store: SqliteStore, file: Path)
 
     (_, model), (_, version), (_, operation), (_, job) = records
     assert state == CatalogState(
-        {MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job}  # type: ignore[dict-item]
+        {MODEL: model},
+        {VERSION: version},
+        {operation.name: operation},
+        {job.name: job},  # type: ignore[dict-item]
     )
 
 

@@ -3,8 +3,13 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.pools import Node
-from serving.gateway.tallies import GATEWAY_PHASES, PredictionStats, RequestTiming, VersionStats
-from serving.phases import (
+from serving.gateway.observability.prediction_stats import (
+    GATEWAY_PHASES,
+    PredictionStats,
+    RequestTiming,
+    VersionStats,
+)
+from serving.latency_histograms import (
     NODE_BYTES,
     NODE_CALLS,
     NODE_LAST,

@@ -7,9 +7,9 @@ import pytest
 
 from autoscaler.pools import NodeSpec
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.gateway import targets
-from serving.gateway.records import CatalogState, Commit, ModelRecord, VersionRecord
-from serving.gateway.targets import RoutingTable
+from serving.gateway.proxy import routing_table
+from serving.gateway.proxy.routing_table import RoutingTable
+from serving.gateway.state.records import CatalogState, Commit, ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, Version, VersionState
@@ -116,7 +116,7 @@ def test_addresses_are_found_as_paths_are() -> None:
 
 def test_what_clients_write_does_not_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begun anew when it is full."""
-    monkeypatch.setattr(targets, "_MANY", 10)
+    monkeypatch.setattr(routing_table, "_MANY", 10)
     world = World(1, 2)
     for zeros in range(100):
         assert (

@@ -17,12 +17,12 @@ import pytest
 from autoscaler.activator import Lease
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument
-from serving.gateway import tracing as tracing_module
-from serving.gateway.calls import ApiMetricsMiddleware, create_tracing
-from serving.gateway.tallies import PredictionStats
-from serving.gateway.tracing import RequestTrace, Tracing
-from serving.gateway.upstream import NodeReply
-from serving.wire import Scope
+from serving.gateway.observability import tracing as tracing_module
+from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
+from serving.gateway.observability.prediction_stats import PredictionStats
+from serving.gateway.observability.tracing import RequestTrace, Tracing
+from serving.gateway.proxy.node_client import NodeReply
+from serving.http_headers import Scope
 from tests.serving.gateway.collector import Collector, attributes, collecting
 from tests.serving.gateway.test_server_timing import make_lease
 
@@ -228,7 +228,7 @@ def test_the_usual_path_may_be_left_out(endpoint: str, address: str) -> None:
 
 def test_where_opentelemetry_is_missing_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to install."""
-    monkeypatch.delitem(sys.modules, "serving.gateway.tracing")
+    monkeypatch.delitem(sys.modules, "serving.gateway.observability.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(FailedPrecondition, match=r"pip install 'pilotlight\[otel\]'"):
         create_tracing(ServeConfig(otel_endpoint="http://localhost:4318"))
@@ -239,7 +239,7 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     code = (
         "import sys\n"
         "from serving.config import ServeConfig\n"
-        "from serving.gateway.calls import tracing\n"
+        "from serving.gateway.observability.api_metrics import tracing\n"
         "import serving.gateway.main\n"
         "assert tracing(ServeConfig()) is None\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"

@@ -12,20 +12,20 @@ import pytest
 import uvloop
 
 from serving.errors import ServingError, Unavailable
-from serving.frames import (
+from serving.gateway.proxy.node_client import (
+    ConnectError,
+    ConnectionLostError,
+    NodeClient,
+    NodeReply,
+    ReceiveBudget,
+)
+from serving.transport.framing import (
     CANCEL_FRAME,
     NEVER_BATCH,
     PREDICT_FRAME,
     REQUEST_HEADER,
     RESPONSE_HEADER,
     WANTS_TIMING,
-)
-from serving.gateway.upstream import (
-    ConnectError,
-    ConnectionLostError,
-    NodeClient,
-    NodeReply,
-    ReceiveBudget,
 )
 
 # What the server sends for a request, given its head and body; None hangs up.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.pools import Node, NodeState
-from serving.gateway.watchdog import Watchdog
-from serving.phases import NODE_BYTES, NODE_CALL, as_cells
+from serving.gateway.control.watchdog import Watchdog
+from serving.latency_histograms import NODE_BYTES, NODE_CALL, as_cells
 from tests.autoscaler.fakes import Clock
 
 CALL_TIMEOUT = 60.0

@@ -6,12 +6,12 @@ import pytest
 
 from serving.errors import InvalidArgument, NotAcceptable
 from serving.gateway.methods import METHODS, PREDICTION_METHODS
-from serving.gateway.ways import PredictionRoute, parse_route
-from serving.heads import RequestHead
+from serving.gateway.proxy.route import PredictionRoute, parse_route
 from serving.names import ModelName
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata, decode_metadata
 from serving.protocols.addresses import ModelAddress
 from serving.protocols.paths import PredictionPath
+from serving.transport.request_head import RequestHead
 
 M = ModelName("home", "m")
 PREDICT = "tensorflow.serving.PredictionService.Predict"

@@ -11,18 +11,18 @@ from typing import Any, cast
 
 from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
-from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
-from autoscaler.pools.local import LocalPool
-from autoscaler.pools.pilots import PilotState, PilotStatus
+from autoscaler.pools.local_pool import LocalPool
+from autoscaler.pools.pilot_manager import PilotState, PilotStatus
+from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
-from serving.gateway.metrics import Metrics, MetricSources, RefusalCountingWaker
-from serving.gateway.overview import ClusterStatus
-from serving.gateway.records import CatalogState, JobRecord, ModelRecord, VersionRecord
-from serving.gateway.request_log import LogCounts
-from serving.gateway.tallies import PredictionStats, RequestTiming
+from serving.gateway.control.status import ClusterStatus
+from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
+from serving.gateway.observability.prediction_stats import PredictionStats, RequestTiming
+from serving.gateway.observability.request_log import LogCounts
+from serving.gateway.state.records import CatalogState, JobRecord, ModelRecord, VersionRecord
+from serving.latency_histograms import NODE_BYTES
 from serving.names import ModelName, VersionName
-from serving.phases import NODE_BYTES
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from serving.config import MIB, ServerSettings
 from serving.errors import ClientTooSlow, ServingError, Unavailable
-from serving.grpc.arrivals import IncomingMessages
+from serving.transport.grpc_server.incoming_messages import IncomingMessages
 
 
 class Call:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from serving.errors import BodyTooLarge, InvalidArgument
-from serving.grpc.compression import Decompressor
+from serving.transport.grpc_server.compression import Decompressor
 
 MOST = 1 << 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.journal import (
+from serving.logs.journal import (
     BlockBuilder,
     JournalAppender,
     JournalCounts,
@@ -17,7 +17,7 @@ from serving.journal import (
     ReadPosition,
     RecordChunk,
 )
-from serving.journal.format import list_segments, read_metadata, write_metadata
+from serving.logs.journal.file_format import list_segments, read_metadata, write_metadata
 
 NAME = b"projects/p/models/m/versions/v"
 NOON = 1_900_000_000.0

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from serving.http_headers import Headers
 from serving.node.predict import Predictor
 from serving.node.request import NO_SLOT, NodeRequest
 from serving.protocols import DEFAULT_METADATA, RequestMetadata
-from serving.wire import Headers
 
 
 @dataclass(frozen=True)

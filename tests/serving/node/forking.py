@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 _SECONDS = 60
-# As serving.frames has them, which is not to be imported before the fork.
+# As serving.transport.framing has them, which is not to be imported before the fork.
 _REQUEST, _ANSWER = struct.Struct("<BBIIdIQ"), struct.Struct("<IHIQ")
 
 

@@ -1,4 +1,4 @@
-"""serving.node.acceleration"""
+"""serving.node.acceleration_controller"""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving import verdicts
-from serving.node import acceleration as module
-from serving.node.acceleration import AccelerationController, RecordLocation, cached_record_location
+from serving import acceleration_record
+from serving.acceleration.activation import store_record
+from serving.acceleration.verification import verify_candidates
+from serving.acceleration_record import AccelerationKey
+from serving.node import acceleration_controller as module
+from serving.node.acceleration_controller import (
+    AccelerationController,
+    RecordLocation,
+    cached_record_location,
+)
 from serving.runtimes import LoadSpec
-from serving.runtimes.acceleration.mount import store_record
-from serving.runtimes.acceleration.study import verify_candidates
-from serving.verdicts import AccelerationKey
 from tests.serving.runtimes.acceleration.models import GOOD, Fake, offer, quick
 
 KEY = AccelerationKey("digest", "libraries", "processor")
@@ -111,7 +115,7 @@ def test_a_difference_is_counted_written_down_and_the_end(tmp_path: Path) -> Non
         await _ask(runtime, lambda: counts[1] > 0)
 
     asyncio.run(main())
-    verdict = verdicts.read_record(tmp_path)
+    verdict = acceleration_record.read_record(tmp_path)
 
     assert np.asarray(runtime.predict(ROWS)).tolist() == quick(ROWS).tolist()
     assert counts == [1, 1]
@@ -127,7 +131,7 @@ def test_what_another_node_found_counts_too(tmp_path: Path) -> None:
     """At the next comparison, and not as a difference of its own."""
     runtime, counts = Fake([GOOD]), [0, 0]
     acceleration = mounted(studied(tmp_path), runtime, counts)
-    verdicts.withdraw_acceleration(tmp_path, "another node's row 7")
+    acceleration_record.withdraw_acceleration(tmp_path, "another node's row 7")
 
     async def main() -> None:
         await acceleration.verify_and_monitor(here, is_batching=True)
@@ -185,6 +189,8 @@ def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest
         (model_dir / "model.pkl").write_text(name)
         place = cached_record_location(cache, model_dir)
         assert place == cached_record_location(cache, model_dir)
-        verdicts.write_record(Path(place.folder), verdicts.AccelerationRecord(key=place.key))
+        acceleration_record.write_record(
+            Path(place.folder), acceleration_record.AccelerationRecord(key=place.key)
+        )
 
     assert len(list((cache / "acceleration").iterdir())) == 3

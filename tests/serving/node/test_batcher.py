@@ -10,7 +10,7 @@ import pytest
 from serving.errors import DeadlineExceeded, ModelFailed, ResourceExhausted
 from serving.node.batcher import Batcher, BatchLimits, BatchOutcome
 from serving.node.request import NodeRequest
-from serving.runtimes.instances import Batch, split_batch
+from serving.runtimes.instance_batch import Batch, split_batch
 
 LATER = 1e12
 

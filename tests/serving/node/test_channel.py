@@ -22,7 +22,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config import PredictSettings
-from serving.frames import (
+from serving.model_schema import ModelSchema
+from serving.node.batcher import BatchLimits
+from serving.node.compute import AdaptiveExecutor
+from serving.node.gateway_channel import GatewayChannel, GatewayChannelServer, _ChannelRequest
+from serving.node.predict import Predictor
+from serving.protocols import Dialect, RequestMetadata, encode_metadata
+from serving.runtimes import ArrayFormat, InputFormat
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.schema_inference import unknown_schema
+from serving.transport.framing import (
     CANCEL_FRAME,
     NEVER_BATCH,
     PING_FRAME,
@@ -31,15 +40,6 @@ from serving.frames import (
     RESPONSE_HEADER,
     WANTS_TIMING,
 )
-from serving.node.batcher import BatchLimits
-from serving.node.channel import GatewayChannel, GatewayChannelServer, _ChannelRequest
-from serving.node.predict import Predictor
-from serving.node.servable import AdaptiveExecutor
-from serving.protocols import Dialect, RequestMetadata, encode_metadata
-from serving.runtimes import ArrayFormat, InputFormat
-from serving.runtimes.describing import unknown_schema
-from serving.runtimes.instances import Batch
-from serving.schema import ModelSchema
 from tests.garbage import nothing_for_the_collector
 
 LONGEST = 1 << 20

@@ -15,8 +15,8 @@ import xgboost
 from serving.config import PredictSettings
 from serving.errors import InvalidInputs
 from serving.node.app import ServingNode
-from serving.node.dialects.vertex import merge_parameters
-from serving.node.routes import create_app
+from serving.node.codecs.vertex import merge_parameters
+from serving.node.standalone.routes import create_app
 from serving.runtimes import LoadSpec
 from tests.server import Server, running
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from serving.node.batch_equivalence import BatchCheckSteps, BatchingDecision
 from serving.node.merging import BatchEquivalenceCheck, finish_check, run_and_time
-from serving.node.probe import BatchCheckSteps, BatchingDecision
 
 YES = BatchingDecision(True, "tried")
 

@@ -15,7 +15,7 @@ from serving.errors import LoadFailed, ServingError
 from serving.node import app
 from serving.node.app import ReadyReport, ServingNode
 from serving.runtimes import LoadSpec
-from serving.runtimes.describing import unknown_schema
+from serving.runtimes.schema_inference import unknown_schema
 from tests.serving.node.asking import ask
 
 
@@ -64,7 +64,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
 
     What is known of it is asked in practice: the first question twice, the others once.
     """
-    from serving.runtimes.sklearn import SklearnRuntime
+    from serving.runtimes.sklearn_runtime.runtime import SklearnRuntime
 
     predict, calls = SklearnRuntime.predict, []
 

@@ -18,15 +18,20 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from serving.config import PredictSettings
-from serving.node import practice, practice_grpc, practice_http
+from serving.model_schema import ModelSchema, ModelSignature
 from serving.node.batcher import BatchLimits
-from serving.node.practice import ExampleRequest, StubRuntime, make_http_examples, warm_up_predictor
+from serving.node.compute import AdaptiveExecutor
 from serving.node.predict import Predictor
-from serving.node.servable import AdaptiveExecutor
+from serving.node.warmup import grpc_warmup, http_warmup, protocol_warmup
+from serving.node.warmup.protocol_warmup import (
+    ExampleRequest,
+    StubRuntime,
+    make_http_examples,
+    warm_up_predictor,
+)
 from serving.protocols import DEFAULT_METADATA, Dialect
 from serving.runtimes import LoadSpec, Runtime, load_model
-from serving.runtimes.describing import infer_model_schema
-from serving.schema import ModelSchema, ModelSignature
+from serving.runtimes.schema_inference import infer_model_schema
 from tests.end_to_end.models import data
 
 EVERY = {
@@ -67,7 +72,7 @@ def test_every_protocol_is_asked_and_answers(write: Any, tmp_path: Path) -> None
     runtime, schema = (
         (StubRuntime(), StubRuntime().infer_schema()) if write is None else loaded(write, tmp_path)
     )
-    asked = [*make_http_examples(schema), *practice_grpc.make_grpc_examples(schema)]
+    asked = [*make_http_examples(schema), *grpc_warmup.make_grpc_examples(schema)]
 
     with ThreadPoolExecutor(1) as threads:
         asking = predictor(runtime, schema, threads)
@@ -95,12 +100,12 @@ def test_what_cannot_be_told_is_not_asked() -> None:
     pair = ModelSignature((rows, rows), ())
     odd = ModelSchema("custom", {schema.default: pair}, example=7, answer=1)
 
-    assert not [*make_http_examples(bare), *practice_grpc.make_grpc_examples(bare)]
+    assert not [*make_http_examples(bare), *grpc_warmup.make_grpc_examples(bare)]
     assert [question.path for question in make_http_examples(odd)] == [
         "/v1/projects/local/models/model:predict",
         "/v1/models/model:predict",
     ]
-    assert not [*practice_grpc.make_grpc_examples(odd)]
+    assert not [*grpc_warmup.make_grpc_examples(odd)]
 
 
 class Counting(StubRuntime):
@@ -150,7 +155,7 @@ def test_over_a_connection_answers_are_read_whole() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(answer())
             with ours:
-                await practice_http.warm_up_connection(ours, [question], 4, 30)
+                await http_warmup.warm_up_connection(ours, [question], 4, 30)
 
     asyncio.run(main())
 
@@ -160,6 +165,6 @@ def test_over_a_connection_answers_are_read_whole() -> None:
 
 def test_numbers_of_every_type_are_rows_of_one() -> None:
     """As the schema has them: a size that is open is one."""
-    tensors = practice.make_example_tensors(StubRuntime().infer_schema())
+    tensors = protocol_warmup.make_example_tensors(StubRuntime().infer_schema())
 
     assert np.array_equal(tensors["instances"], [[0.5, 1.5]])

@@ -14,15 +14,15 @@ import pytest
 
 from serving.config import PredictSettings
 from serving.errors import ModelFailed
+from serving.http_headers import Headers
+from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
+from serving.node.compute import AdaptiveExecutor
 from serving.node.predict import Predictor
-from serving.node.servable import AdaptiveExecutor
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.runtimes import ArrayFormat, InputFormat
-from serving.runtimes.describing import unknown_schema
-from serving.runtimes.instances import Batch
-from serving.schema import ModelSchema
-from serving.wire import Headers
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.schema_inference import unknown_schema
 from tests.serving.node.asking import Asked, Reply, ask
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from serving.node.codecs.readers import CODEC_MODULES
 
-from serving import verdicts
+from serving import acceleration_record
 from serving.config import FRAMEWORK_ENVIRONMENT
-from serving.gateway import pilots
-from serving.gateway.pilots import framework_pilot_spec
-from serving.node.dialects.readers import CODEC_MODULES
+from serving.gateway.control import pilot_specs
+from serving.gateway.control.pilot_specs import framework_pilot_spec
 from serving.protocols import Dialect
 from tests.end_to_end.models import data
 
@@ -32,7 +32,7 @@ class Routine:
     def predict(self, instances, **kwargs):
         return [sum(instance) for instance in instances]
 """
-NONE = verdicts.AccelerationRecord(key=verdicts.AccelerationKey("", "", ""))
+NONE = acceleration_record.AccelerationRecord(key=acceleration_record.AccelerationKey("", "", ""))
 LEARNED = """
 import tensorflow as tf
 
@@ -146,7 +146,8 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     assert all(node["board"] == [0, 0, 2, 0] for node in found["models"].values())
     assert not any(node["report"]["imports_tensorflow"] for node in found["models"].values())
     assert all(
-        (verdicts.read_record(tmp_path / f"{kind}-ways") or NONE).is_accelerated for kind in ("json", "ubj")
+        (acceleration_record.read_record(tmp_path / f"{kind}-ways") or NONE).is_accelerated
+        for kind in ("json", "ubj")
     )
     for name, (model, inputs, _) in models.items():
         assert found["models"][name]["answer"] == {"predictions": model.predict(inputs[:1]).tolist()}
@@ -197,15 +198,15 @@ def test_the_framework_decides_else_the_files(framework: str, tensorflow: bool, 
     assert spec.key == key
     assert spec.environment["HOME"] == "/home/me"
     assert FRAMEWORK_ENVIRONMENT.items() <= spec.environment.items()
-    assert ("serving.runtimes.tensorflow" in spec.preload) == (key == "tensorflow")
+    assert ("serving.runtimes.tensorflow_runtime.runtime" in spec.preload) == (key == "tensorflow")
 
 
 def test_what_is_not_installed_is_not_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pilot would end, and take those with it that could do without."""
-    monkeypatch.setattr(pilots, "_is_installed", lambda _: False)
+    monkeypatch.setattr(pilot_specs, "_is_installed", lambda _: False)
 
     spec = framework_pilot_spec("TENSORFLOW", True, {})
 
     assert spec.key == "tabular"
-    assert "serving.runtimes.sklearn" in spec.preload
-    assert "serving.runtimes.xgboost" not in spec.preload
+    assert "serving.runtimes.sklearn_runtime.runtime" in spec.preload
+    assert "serving.runtimes.xgboost_runtime.runtime" not in spec.preload

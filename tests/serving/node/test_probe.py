@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.node import probe
-from serving.node.probe import BatchingDecision, check_batch_equivalence, warm_up_model, warm_up_model_briefly
-from serving.runtimes import ArrayFormat, InputFormat, Runtime, equality
-from serving.runtimes.acceleration import Predict
-from serving.runtimes.describing import unknown_schema
-from serving.runtimes.instances import Batch
-from serving.schema import ModelSchema
+from serving.acceleration.candidates import Predict
+from serving.model_schema import ModelSchema
+from serving.node import batch_equivalence
+from serving.node.batch_equivalence import (
+    BatchingDecision,
+    check_batch_equivalence,
+    warm_up_model,
+    warm_up_model_briefly,
+)
+from serving.runtimes import ArrayFormat, InputFormat, Runtime, output_equality
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.schema_inference import unknown_schema
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Fake:
 
 
 def judge_merging(runtime: Runtime, faster: Predict | None = None) -> BatchingDecision:
-    return equality.run_generator(check_batch_equivalence(runtime, faster))
+    return output_equality.run_generator(check_batch_equivalence(runtime, faster))
 
 
 ULP = float(np.spacing(2.0))
@@ -94,9 +99,9 @@ def test_a_slow_model_is_asked_for_fewer_single_rows(monkeypatch: pytest.MonkeyP
             return super().predict(instances)
 
     ordinary, slow = Counted(exact=True), Counted(exact=True)
-    monkeypatch.setattr(probe, "_SLOW", 10.0)
+    monkeypatch.setattr(batch_equivalence, "_SLOW", 10.0)
     judge_merging(ordinary)
-    monkeypatch.setattr(probe, "_SLOW", 0.0)
+    monkeypatch.setattr(batch_equivalence, "_SLOW", 0.0)
     assert judge_merging(slow) == BatchingDecision(True, "same answers for 32 rows alone and together")
 
     assert sizes >= {1, 3, 7, 32}

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from serving.node.batcher import BatchOutcome
-from serving.node.servable import INLINE_BELOW_SECONDS, AdaptiveExecutor
+from serving.node.compute import INLINE_BELOW_SECONDS, AdaptiveExecutor
 
 
 class Clock:

@@ -5,8 +5,9 @@ import mmap
 import pytest
 
 from serving.errors import ModelFailed
+from serving.latency_histograms import NODE_BYTES, NODE_CALLS, NODE_LAST, NODE_ROWS
 from serving.node.request import NodeRequest
-from serving.node.watch import (
+from serving.node.request_marks import (
     CallMark,
     RequestMarks,
     mark_computed,
@@ -15,7 +16,6 @@ from serving.node.watch import (
     server_timing_header,
     split_shared_memory,
 )
-from serving.phases import NODE_BYTES, NODE_CALLS, NODE_LAST, NODE_ROWS
 
 
 class Clock:

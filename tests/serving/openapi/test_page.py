@@ -4,13 +4,13 @@ import base64
 import hashlib
 import re
 
-from serving.openapi import page
+from serving.openapi import docs_page
 
 
 def test_the_page_is_one_file_that_asks_nobody_else() -> None:
     """Its policy lets a browser run this script, use this style, and ask this server."""
-    text = page.read_page().decode()
-    policy = page.page_headers()["content-security-policy"]
+    text = docs_page.read_page().decode()
+    policy = docs_page.page_headers()["content-security-policy"]
 
     assert re.findall(r"(?:src|href)=\"([^\"]*)\"", text) == ["openapi.json"]
     assert not re.search(

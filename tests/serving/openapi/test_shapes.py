@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from serving.openapi import shapes
-from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, for_ai_platform
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, for_ai_platform
+from serving.openapi import prediction_schemas
 
 
 def graph(
@@ -67,7 +67,10 @@ UNNAMED = ModelSchema(
     ],
 )
 def test_a_request(schema: ModelSchema, instances: Any, fits: bool) -> None:
-    assert jsonschema_rs.is_valid(shapes.build_request_schema(schema), {"instances": instances}) is fits
+    assert (
+        jsonschema_rs.is_valid(prediction_schemas.build_request_schema(schema), {"instances": instances})
+        is fits
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,10 @@ def test_a_request(schema: ModelSchema, instances: Any, fits: bool) -> None:
     ],
 )
 def test_an_answer(schema: ModelSchema, predictions: Any, fits: bool) -> None:
-    assert jsonschema_rs.is_valid(shapes.build_response_schema(schema), {"predictions": predictions}) is fits
+    assert (
+        jsonschema_rs.is_valid(prediction_schemas.build_response_schema(schema), {"predictions": predictions})
+        is fits
+    )
 
 
 def test_an_only_output_without_its_name() -> None:
@@ -90,13 +96,19 @@ def test_an_only_output_without_its_name() -> None:
     known = ModelSchema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
     bare = for_ai_platform(known, bare=True)
 
-    assert shapes.example_response(bare) == {"predictions": [[0.5, 0.5], [0.5, 0.5]]}
-    assert jsonschema_rs.is_valid(shapes.build_response_schema(bare), shapes.example_response(bare))
-    assert not jsonschema_rs.is_valid(shapes.build_response_schema(bare), shapes.example_response(known))
+    assert prediction_schemas.example_response(bare) == {"predictions": [[0.5, 0.5], [0.5, 0.5]]}
+    assert jsonschema_rs.is_valid(
+        prediction_schemas.build_response_schema(bare), prediction_schemas.example_response(bare)
+    )
+    assert not jsonschema_rs.is_valid(
+        prediction_schemas.build_response_schema(bare), prediction_schemas.example_response(known)
+    )
     assert for_ai_platform(known, bare=False) is known
     assert for_ai_platform(NUMBERS, bare=True) is NUMBERS
     both = for_ai_platform(graph(*IMAGE.signatures[DEFAULT_SIGNATURE].inputs, outputs=several), bare=True)
-    assert jsonschema_rs.is_valid(shapes.build_response_schema(both), {"predictions": [{"y": 1, "z": 2}]})
+    assert jsonschema_rs.is_valid(
+        prediction_schemas.build_response_schema(both), {"predictions": [{"y": 1, "z": 2}]}
+    )
 
 
 def test_other_fields_of_a_request() -> None:
@@ -104,27 +116,39 @@ def test_other_fields_of_a_request() -> None:
     named = {"signature_name": "a", "instances": [[[1, 2, 3], [4, 5, 6]]]}
 
     assert not jsonschema_rs.is_valid(
-        shapes.build_request_schema(NUMBERS), {"instances": [[1, 2]], "more": 1}
+        prediction_schemas.build_request_schema(NUMBERS), {"instances": [[1, 2]], "more": 1}
     )
-    assert jsonschema_rs.is_valid(shapes.build_request_schema(ROUTINE), {"instances": [1], "more": 1})
-    assert jsonschema_rs.is_valid(shapes.build_request_schema(UNNAMED), named)
-    assert not jsonschema_rs.is_valid(shapes.build_request_schema(UNNAMED), {**named, "signature_name": "b"})
-    assert not jsonschema_rs.is_valid(shapes.build_request_schema(UNNAMED), {"instances": named["instances"]})
-    assert not jsonschema_rs.is_valid(shapes.build_request_schema(IMAGE), named)
+    assert jsonschema_rs.is_valid(
+        prediction_schemas.build_request_schema(ROUTINE), {"instances": [1], "more": 1}
+    )
+    assert jsonschema_rs.is_valid(prediction_schemas.build_request_schema(UNNAMED), named)
+    assert not jsonschema_rs.is_valid(
+        prediction_schemas.build_request_schema(UNNAMED), {**named, "signature_name": "b"}
+    )
+    assert not jsonschema_rs.is_valid(
+        prediction_schemas.build_request_schema(UNNAMED), {"instances": named["instances"]}
+    )
+    assert not jsonschema_rs.is_valid(prediction_schemas.build_request_schema(IMAGE), named)
 
 
 def test_an_example_has_as_many_rows_as_there_must_be() -> None:
     known = ModelSchema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
 
-    asked, answered = shapes.example_request(known), shapes.example_response(known)
+    asked, answered = prediction_schemas.example_request(known), prediction_schemas.example_response(known)
 
     assert asked == {"instances": [[1.0], [1.0]]}
-    assert jsonschema_rs.is_valid(shapes.build_request_schema(known), asked)
-    assert jsonschema_rs.is_valid(shapes.build_response_schema(known), answered)
+    assert jsonschema_rs.is_valid(prediction_schemas.build_request_schema(known), asked)
+    assert jsonschema_rs.is_valid(prediction_schemas.build_response_schema(known), answered)
 
 
 def test_a_long_example_is_left_to_the_schema_of_its_version() -> None:
     long = ModelSchema(IMAGE.platform, IMAGE.signatures, example=[0.0] * 10_000, answer=[0.0] * 10_000)
 
-    assert (shapes.example_request(long), shapes.example_response(long)) == (None, None)
-    assert (shapes.example_request(IMAGE), shapes.example_response(IMAGE)) == (None, None)
+    assert (prediction_schemas.example_request(long), prediction_schemas.example_response(long)) == (
+        None,
+        None,
+    )
+    assert (prediction_schemas.example_request(IMAGE), prediction_schemas.example_response(IMAGE)) == (
+        None,
+        None,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from pathlib import Path
 
-from serving.predictor.releases import RUNTIME_VERSIONS, newest_by_xgboost
+from serving.predictor.runtime_versions import RUNTIME_VERSIONS, newest_by_xgboost
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "runtimes.md"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
 from serving.protocols.inference_metadata import (
     render_live,
     render_metadata,
@@ -9,8 +10,7 @@ from serving.protocols.inference_metadata import (
     render_ready,
     render_server,
 )
-from serving.protocols.tensorflow_status import ServableState, VersionStatus
-from serving.schema import ModelSchema, ModelSignature, TensorSpec
+from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
 
 
 def test_a_server() -> None:

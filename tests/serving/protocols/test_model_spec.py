@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument
 from serving.protocols import protos
-from serving.protocols.fields import (
+from serving.protocols.model_spec import _PARSERS, ModelSpec, parse_model_spec
+from serving.protocols.protobuf_fields import (
     BYTES,
     MalformedProtobuf,
     encode_field_prefix,
@@ -19,7 +20,6 @@ from serving.protocols.fields import (
     read_varint,
     to_signed_int64,
 )
-from serving.protocols.model_spec import _PARSERS, ModelSpec, parse_model_spec
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)

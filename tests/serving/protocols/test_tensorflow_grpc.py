@@ -8,10 +8,10 @@ import pytest
 from google.protobuf import json_format
 
 from serving.errors import InvalidArgument
-from serving.protocols import tensorflow_grpc, tensorflow_status
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
+from serving.protocols import tensorflow_metadata, tensorflow_metadata_grpc
 from serving.protocols.protos import load_message_class
-from serving.protocols.tensorflow_status import ServableState, VersionStatus
-from serving.schema import ModelSchema, ModelSignature, TensorSpec
+from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
 from tests.serving.protocols.test_tensorflow_status import FLOWERS
 
 ODD = ModelSchema(
@@ -34,12 +34,12 @@ def test_states_are_those_of_rest() -> None:
         VersionStatus("v10", ServableState.END, "No such file."),
     ]
     told = load_message_class("tensorflow.serving.GetModelStatusResponse").FromString(
-        tensorflow_grpc.encode_status_response(standings)
+        tensorflow_metadata_grpc.encode_status_response(standings)
     )
 
-    assert as_json(told) == tensorflow_status.render_status(standings)
+    assert as_json(told) == tensorflow_metadata.render_status(standings)
 
-    canary = tensorflow_grpc.encode_status_response([VersionStatus("canary", ServableState.LOADING)])
+    canary = tensorflow_metadata_grpc.encode_status_response([VersionStatus("canary", ServableState.LOADING)])
     (one,) = (
         load_message_class("tensorflow.serving.GetModelStatusResponse")
         .FromString(canary)
@@ -51,19 +51,19 @@ def test_states_are_those_of_rest() -> None:
 @pytest.mark.parametrize("schema", [FLOWERS, ODD])
 def test_signatures_are_those_of_rest(schema: ModelSchema) -> None:
     """With names, types and shapes."""
-    raw = tensorflow_grpc.encode_metadata_response("flowers", "v7", schema)
+    raw = tensorflow_metadata_grpc.encode_metadata_response("flowers", "v7", schema)
     told = load_message_class("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
     assert (told.model_spec.name, told.model_spec.version.value) == ("flowers", 7)
 
     signatures = load_message_class("tensorflow.serving.SignatureDefMap")()
     assert told.metadata["signature_def"].Unpack(signatures)
     found = as_json(signatures)
-    wanted = tensorflow_status.render_metadata("flowers", "v7", schema)
+    wanted = tensorflow_metadata.render_metadata("flowers", "v7", schema)
     assert found == wanted["metadata"]["signature_def"]
 
 
 def test_versions_without_a_number_are_not_told() -> None:
-    raw = tensorflow_grpc.encode_metadata_response("flowers", "canary", FLOWERS)
+    raw = tensorflow_metadata_grpc.encode_metadata_response("flowers", "canary", FLOWERS)
     told = load_message_class("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
     assert not told.model_spec.HasField("version")
 
@@ -71,13 +71,17 @@ def test_versions_without_a_number_are_not_told() -> None:
 def test_only_signatures_can_be_asked_for() -> None:
     """The error says so."""
     request = load_message_class("tensorflow.serving.GetModelMetadataRequest")
-    tensorflow_grpc.check_metadata_request(request(metadata_field=["signature_def"]).SerializeToString())
+    tensorflow_metadata_grpc.check_metadata_request(
+        request(metadata_field=["signature_def"]).SerializeToString()
+    )
 
     for wanted, named in (([], "nothing"), (["signature_def", "weather"], "signature_def, weather")):
         with pytest.raises(InvalidArgument, match=f"metadata_field names {named}; signature_def is all"):
-            tensorflow_grpc.check_metadata_request(request(metadata_field=wanted).SerializeToString())
+            tensorflow_metadata_grpc.check_metadata_request(
+                request(metadata_field=wanted).SerializeToString()
+            )
     with pytest.raises(InvalidArgument, match="cannot be read as tensorflow"):
-        tensorflow_grpc.check_metadata_request(b"\xff")
+        tensorflow_metadata_grpc.check_metadata_request(b"\xff")
 
 
 def test_a_question_is_short() -> None:
@@ -85,4 +89,4 @@ def test_a_question_is_short() -> None:
     many = b"".join(b"\x12\x05%05d" % number for number in range(10_000))
 
     with pytest.raises(InvalidArgument, match="GetModelMetadataRequest has 70000 bytes; it can have 16384"):
-        tensorflow_grpc.check_metadata_request(many)
+        tensorflow_metadata_grpc.check_metadata_request(many)

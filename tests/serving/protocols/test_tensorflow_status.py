@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from serving.protocols.tensorflow_status import (
+from serving.model_schema import CLASSIFY, ModelSchema, ModelSignature, TensorSpec
+from serving.protocols.tensorflow_metadata import (
     DTYPES,
     ServableState,
     VersionStatus,
     render_metadata,
     render_status,
 )
-from serving.schema import CLASSIFY, ModelSchema, ModelSignature, TensorSpec
 
 FLOWERS = ModelSchema(
     "tensorflow_savedmodel",

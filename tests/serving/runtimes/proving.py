@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from serving.acceleration.candidates import AccelerableRuntime, BuiltCandidate
+from serving.acceleration.verification import VerifiableRuntime, VerificationResult, verify_candidates
 from serving.runtimes import LoadSpec, Runtime, load_model
-from serving.runtimes.acceleration import AccelerableRuntime, BuiltCandidate
-from serving.runtimes.acceleration.study import VerifiableRuntime, VerificationResult, verify_candidates
-from serving.runtimes.instances import Batch
+from serving.runtimes.instance_batch import Batch
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadtests.bench.parsing import measure_image
-from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat, codec
-from serving.runtimes.codec import (
+from serving.json_depth import DEFAULT_MAX_DEPTH
+from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat, json_codec
+from serving.runtimes.input_conversion import convert_instances
+from serving.runtimes.instance_batch import Batch, split_batch
+from serving.runtimes.json_codec import (
     AnswerStyle,
     InstancesDecoder,
     encode_bodies,
     encode_lines,
     encode_predictions,
 )
-from serving.runtimes.conversion import convert_instances
-from serving.runtimes.instances import Batch, split_batch
 
 PADDING = " " * 512  # makes a body long enough for the dense way
 FLOAT = np.dtype(np.float32)
@@ -62,7 +62,7 @@ def outcome(body: bytes, form: InputFormat) -> Any:
 def plain_outcome(body: bytes, form: InputFormat) -> Any:
     """The same by way of Python values."""
     try:
-        instances, parameters = codec._decode_values(body, lambda _: form, DEFAULT_MAX_DEPTH)
+        instances, parameters = json_codec._decode_values(body, lambda _: form, DEFAULT_MAX_DEPTH)
     except InvalidInputs as error:
         return error.message
     return written(instances), parameters

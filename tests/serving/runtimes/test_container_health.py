@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from serving.runtimes.container.running import is_healthy_at
+from serving.runtimes.container.running_container import is_healthy_at
 
 OK, INTERIM = b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"
 SECONDS = 0.5

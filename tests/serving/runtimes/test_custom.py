@@ -12,8 +12,8 @@ import pytest
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, UserCodeFailed
 from serving.runtimes import LoadSpec, RowsFormat, Runtime
 from serving.runtimes import load_model as load_any
-from serving.runtimes.custom import load_model
-from serving.runtimes.packages import add_to_import_path
+from serving.runtimes.custom_runtime.runtime import load_model
+from serving.runtimes.user_packages import add_to_import_path
 
 Loader = Callable[..., Runtime]
 

@@ -24,10 +24,10 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, TensorSpec
 from serving.runtimes import LoadSpec, Runtime, load_model
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
-from serving.runtimes.describing import EXAMPLE_FILE, infer_model_schema, unknown_schema
-from serving.schema import DEFAULT_SIGNATURE, ModelSchema, TensorSpec
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
+from serving.runtimes.schema_inference import EXAMPLE_FILE, infer_model_schema, unknown_schema
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 LABELS = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
-from serving.runtimes.detect import (
+from serving.runtimes.framework_detection import (
     MODEL_FILES,
     detect_framework,
     find_model_file,

@@ -1,4 +1,4 @@
-"""serving.runtimes.equality"""
+"""serving.runtimes.output_equality"""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.runtimes import equality
-from serving.runtimes.instances import Batch
+from serving.runtimes import output_equality
+from serving.runtimes.instance_batch import Batch
 
 NAN = float("nan")
 
 
 def exactly(one: Batch, other: Batch) -> str:
-    return equality.describe_difference(one, other, equality.zero_tolerance(one))
+    return output_equality.describe_difference(one, other, output_equality.zero_tolerance(one))
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,23 @@ def test_the_form_counts() -> None:
 def test_elsewhere_the_library_s_own_differences_are_allowed() -> None:
     """Or four units in the last place, if these are more."""
     answers = np.array([1.0, 1.5])
-    own = equality.measure_spread(answers, [answers + 1e-9])
-    allowed = equality.compute_tolerance(answers, own, exact=False)
-    strict = equality.compute_tolerance(answers, {}, exact=False)
+    own = output_equality.measure_spread(answers, [answers + 1e-9])
+    allowed = output_equality.compute_tolerance(answers, own, exact=False)
+    strict = output_equality.compute_tolerance(answers, {}, exact=False)
     unit = np.spacing(1.5)
 
-    assert equality.describe_difference(answers, answers + 0.9e-9, allowed) == ""
-    assert "for row 0" in equality.describe_difference(answers, answers + 2e-9, allowed)
-    assert equality.describe_difference(answers, answers + 4 * unit, strict) == ""
-    assert equality.describe_difference(answers, answers + 6 * unit, strict)
-    assert equality.compute_tolerance(answers, own, exact=True) == {"": 0.0}
+    assert output_equality.describe_difference(answers, answers + 0.9e-9, allowed) == ""
+    assert "for row 0" in output_equality.describe_difference(answers, answers + 2e-9, allowed)
+    assert output_equality.describe_difference(answers, answers + 4 * unit, strict) == ""
+    assert output_equality.describe_difference(answers, answers + 6 * unit, strict)
+    assert output_equality.compute_tolerance(answers, own, exact=True) == {"": 0.0}
 
 
 def test_labels_beside_numbers_must_be_identical() -> None:
     answers = {"label": np.array([1, 2]), "score": np.array([0.5, 0.5])}
-    allowed = equality.compute_tolerance(answers, equality.measure_spread(answers, [answers]), exact=False)
+    allowed = output_equality.compute_tolerance(
+        answers, output_equality.measure_spread(answers, [answers]), exact=False
+    )
     other = {"label": np.array([1, 3]), "score": np.array([0.5, 0.5])}
 
-    assert "output label" in equality.describe_difference(answers, other, allowed)
+    assert "output label" in output_equality.describe_difference(answers, other, allowed)

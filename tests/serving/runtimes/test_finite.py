@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.runtimes.finite import MAX_FLOAT32, is_finite
+from serving.runtimes.finite_check import MAX_FLOAT32, is_finite
 
 
 @pytest.mark.parametrize(

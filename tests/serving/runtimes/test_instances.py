@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from serving.errors import InvalidOutputs
-from serving.runtimes.codec import encode_bodies, encode_predictions
-from serving.runtimes.instances import (
+from serving.runtimes.instance_batch import (
     WholeTensors,
     concatenate_batches,
     concatenation_key,
@@ -17,6 +16,7 @@ from serving.runtimes.instances import (
     split_batch,
     take_rows,
 )
+from serving.runtimes.json_codec import encode_bodies, encode_predictions
 
 
 def tensors() -> WholeTensors:

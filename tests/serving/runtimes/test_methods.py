@@ -1,4 +1,4 @@
-"""Other methods of estimators than predict, and answers of several parts; see serving/runtimes/methods.py."""
+"""Other methods of estimators than predict, and answers of several parts; see serving/runtimes/prediction_methods.py."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
+from serving.acceleration.candidates import AccelerableRuntime
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed
-from serving.node.dialects import ServedModel
-from serving.node.dialects.inference import OpenInferenceRestCodec
+from serving.node.codecs import ServedModel
+from serving.node.codecs.open_inference_rest import OpenInferenceRestCodec
 from serving.node.request import NodeRequest
-from serving.openapi import shapes
+from serving.openapi import prediction_schemas
 from serving.protocols import Dialect, RequestMetadata
 from serving.protocols.inference_metadata import render_metadata
 from serving.runtimes import ExternalInterpreter, LoadSpec, load_model
-from serving.runtimes.acceleration import AccelerableRuntime
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
-from serving.runtimes.describing import infer_model_schema
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
+from serving.runtimes.schema_inference import infer_model_schema
 
 X = np.random.default_rng(0).random((40, 3))
 Y = np.arange(40) % 3
@@ -186,7 +186,7 @@ def test_methods_are_told_and_asked_for_as_named_outputs(tmp_path: Path) -> None
         "predictions",
         "decision_function",
     ]
-    assert shapes.build_request_schema(schema)["properties"]["method"]["enum"] == [
+    assert prediction_schemas.build_request_schema(schema)["properties"]["method"]["enum"] == [
         "predict",
         "decision_function",
     ]

@@ -25,8 +25,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
-from serving.runtimes import pickles
-from serving.runtimes.pickles import load_pickle, root_package, walk_parts
+from serving.runtimes import pickle_loading
+from serving.runtimes.pickle_loading import load_pickle, root_package, walk_parts
 
 X = np.arange(6.0).reshape(3, 2)
 Y = np.array([0.0, 1.0, 5.0])
@@ -157,7 +157,7 @@ def test_a_version_is_read_without_the_bytes_behind_it(
     monkeypatch.setattr("sklearn.base.__version__", "1.0.2")
     data = pickle.dumps(LinearRegression().fit(X, Y), protocol)
 
-    assert pickles.read_sklearn_version(written(tmp_path, pickletools.optimize(data))) == "1.0.2"
+    assert pickle_loading.read_sklearn_version(written(tmp_path, pickletools.optimize(data))) == "1.0.2"
 
 
 def test_a_module_inside_the_library_is_told_as_one(tmp_path: Path) -> None:

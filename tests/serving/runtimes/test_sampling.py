@@ -1,4 +1,4 @@
-"""serving.runtimes.sampling"""
+"""serving.runtimes.synthetic_rows"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from serving.runtimes import Runtime
-from serving.runtimes.instances import Batch, count_rows
-from serving.runtimes.sampling import make_bounded_rows
+from serving.runtimes.instance_batch import Batch, count_rows
+from serving.runtimes.synthetic_rows import make_bounded_rows
 
 MIB = 1 << 20
 

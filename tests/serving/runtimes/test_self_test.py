@@ -1,4 +1,4 @@
-"""Whether a model can predict, as far as trying it tells; see serving/runtimes/self_test.py."""
+"""Whether a model can predict, as far as trying it tells; see serving/runtimes/model_check.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from serving.errors import InvalidInputs, LoadFailed, ModelFailed
-from serving.runtimes import LoadSpec, load_model, self_test
-from serving.runtimes.custom import CustomRuntime
-from serving.runtimes.describing import EXAMPLE_FILE, infer_model_schema, read_examples
-from serving.runtimes.self_test import (
+from serving.runtimes import LoadSpec, load_model, model_check
+from serving.runtimes.custom_runtime.runtime import CustomRuntime
+from serving.runtimes.model_check import (
     ModelCheckResult,
     PredictionTrial,
     RaisedException,
@@ -31,6 +30,7 @@ from serving.runtimes.self_test import (
     judge_trials,
     run_trials,
 )
+from serving.runtimes.schema_inference import EXAMPLE_FILE, infer_model_schema, read_examples
 
 X = np.random.default_rng(0).random((30, 3))
 Y = np.arange(30) % 3
@@ -118,7 +118,7 @@ def verdict_of(folder: Path, model: Any) -> ModelCheckResult:
     joblib.dump(model, folder / "model.joblib")
     runtime = load_model(LoadSpec(folder))
     found = tuple(run_trials(runtime, infer_model_schema(runtime, folder), read_examples(folder)))
-    return judge_trials(found, lambda: self_test.describe_runtime_versions(runtime))
+    return judge_trials(found, lambda: model_check.describe_runtime_versions(runtime))
 
 
 def test_a_pickle_that_loads_and_cannot_predict_names_the_versions_and_the_command(
@@ -132,7 +132,7 @@ def test_a_pickle_that_loads_and_cannot_predict_names_the_versions_and_the_comma
     runtime = load_model(LoadSpec(tmp_path))
     verdict = judge_trials(
         tuple(run_trials(runtime, infer_model_schema(runtime, tmp_path), ())),
-        lambda: self_test.describe_runtime_versions(runtime),
+        lambda: model_check.describe_runtime_versions(runtime),
     )
 
     assert "AttributeError: 'GaussianNB' object has no attribute 'var_'" in verdict.failure

@@ -58,9 +58,9 @@ from xgboost import XGBClassifier
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
 from serving.runtimes import ArrayFormat, LoadSpec, RowsFormat, Runtime
-from serving.runtimes.codec import InstancesDecoder
-from serving.runtimes.instances import count_rows
-from serving.runtimes.sklearn import load_model
+from serving.runtimes.instance_batch import count_rows
+from serving.runtimes.json_codec import InstancesDecoder
+from serving.runtimes.sklearn_runtime.runtime import load_model
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(120, 4))

@@ -21,11 +21,12 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import ColumnSpec, LoadSpec, tensorflow_warmup
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
-from serving.runtimes.describing import infer_model_schema
-from serving.runtimes.instances import WholeTensors
-from serving.schema import CLASSIFY, PREDICT, REGRESS, pack_schema
+from serving.model_schema import CLASSIFY, PREDICT, REGRESS, pack_schema
+from serving.runtimes import ColumnSpec, LoadSpec
+from serving.runtimes.instance_batch import WholeTensors
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
+from serving.runtimes.schema_inference import infer_model_schema
+from serving.runtimes.tensorflow_runtime import warmup_records
 from tests.serving.runtimes.conftest import QUIET
 
 Arrays = dict[str, NDArray[Any]]
@@ -48,7 +49,7 @@ def models(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 @pytest.fixture(scope="session")
 def load(tf: Any, models: Callable[[str], Path]) -> Callable[[str | Path], Any]:
     """The runtime of a model, by its builder's name (loaded once) or its folder."""
-    from serving.runtimes import tensorflow as runtime
+    from serving.runtimes.tensorflow_runtime import runtime as runtime
 
     known: dict[str, Any] = {}
 
@@ -941,7 +942,7 @@ def edit_graph(folder: Path, edit: Callable[[Any], None]) -> None:
     ],
 )
 def test_an_op_is_found_in_the_whole_text_and_its_causes(models: Any, tmp_path: Path, text: str) -> None:
-    from serving.runtimes.tensorflow import _to_load_error
+    from serving.runtimes.tensorflow_runtime.runtime import _to_load_error
 
     error = RuntimeError("Graph execution error:")
     error.__cause__ = ValueError(text)
@@ -984,7 +985,7 @@ def recorded(tf: Any, models: Any, load: Any, tmp_path: Path) -> Callable[..., A
 
     def runtime(model: str, *records: bytes, damage: int = 0) -> Any:
         folder = shutil.copytree(models(model), tmp_path / "recorded")
-        path = folder / tensorflow_warmup.WARMUP_FILE
+        path = folder / warmup_records.WARMUP_FILE
         path.parent.mkdir()
         with tf.io.TFRecordWriter(str(path)) as writer:
             for record in records:
@@ -1114,8 +1115,8 @@ def test_sessions_and_streams_are_left_out_aloud(recorded: Any, caplog: pytest.L
 def test_at_most_a_thousand_requests(
     recorded: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tensorflow_warmup.MAX_RECORDS == 1000
-    monkeypatch.setattr(tensorflow_warmup, "MAX_RECORDS", 3)
+    assert warmup_records.MAX_RECORDS == 1000
+    monkeypatch.setattr(warmup_records, "MAX_RECORDS", 3)
 
     with caplog.at_level(logging.WARNING):
         assert len(list(recorded("dense", *[record("", x=normal(1, 30))] * 4).warmup_requests())) == 3

@@ -73,7 +73,7 @@ def trimmed(text: str) -> Any:
     from google.protobuf import text_format
     from tensorflow.core.protobuf import meta_graph_pb2
 
-    from serving.runtimes.tensorflow_graph import prune_graph
+    from serving.runtimes.tensorflow_runtime.graph_pruning import prune_graph
 
     meta_graph = text_format.Parse(SIGNATURE + dedent(text), meta_graph_pb2.MetaGraphDef())
     prune_graph(meta_graph, [meta_graph.signature_def["serving_default"]], "")

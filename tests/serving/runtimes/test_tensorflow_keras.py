@@ -93,7 +93,7 @@ def build_subclass(keras: Any) -> tuple[Any, NDArray[Any]]:
 def test_a_saved_keras_model_answers_like_its_signature_call(
     tf: Any, tmp_path: Path, build: Callable[[Any], tuple[Any, NDArray[Any]]]
 ) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     tf.keras.utils.set_random_seed(3)
     model, instances = build(tf.keras)
@@ -116,7 +116,7 @@ def test_a_saved_keras_model_answers_like_its_signature_call(
 
 def test_what_the_checkpoint_does_not_have_is_a_failure_to_load(tf: Any, tmp_path: Path) -> None:
     from serving.errors import LoadFailed
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     model, _ = build_dense(tf.keras)
     tf.saved_model.save(model, str(tmp_path))

@@ -11,15 +11,15 @@ import pytest
 
 from serving.errors import InvalidInputs
 from serving.runtimes import LoadSpec
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
-from serving.runtimes.instances import DependentColumns, WholeTensors, concatenation_key
+from serving.runtimes.instance_batch import DependentColumns, WholeTensors, concatenation_key
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
 from tests.serving.runtimes.test_tensorflow_shared import export
 
 
 @pytest.fixture(scope="module")
 def runtime(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """TensorFlow Serving's first example: x / 2 + 2 of what is parsed from examples; and a product."""
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     def build(tf: Any) -> Any:
         v1 = tf.compat.v1
@@ -90,7 +90,7 @@ def test_the_schema_says_that_a_shape_is_not_enforced(runtime: Any) -> None:
 
 
 def test_a_placeholder_enforces_its_shape(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     def build(tf: Any) -> Any:
         x = tf.compat.v1.placeholder(tf.float32, [None, 1], "x")
@@ -105,7 +105,7 @@ def test_rows_that_are_declared_as_a_scalar(tf: Any, tmp_path: Path) -> None:
     """As early exporters did; they noted shapes in the graph, which a scalar contradicts."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     def build(tf: Any) -> Any:
         examples = tf.compat.v1.placeholder(tf.string, [None], "tf_example")
@@ -134,7 +134,7 @@ def test_rows_that_are_declared_as_a_scalar(tf: Any, tmp_path: Path) -> None:
 def test_a_placeholder_of_an_early_graph_without_dimensions_has_any_shape(tf: Any, tmp_path: Path) -> None:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     def build(tf: Any) -> Any:
         x = tf.compat.v1.placeholder(tf.float32, [], "x")

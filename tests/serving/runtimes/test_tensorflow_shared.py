@@ -10,14 +10,14 @@ import numpy as np
 import orjson
 import pytest
 from numpy.typing import NDArray
+from serving.node.codecs.readers import CodecCache
 
 from serving.errors import InvalidInputs, LoadFailed
-from serving.node.dialects import RequestMetadata, ServedModel
-from serving.node.dialects.readers import CodecCache
+from serving.node.codecs import RequestMetadata, ServedModel
 from serving.protocols import Dialect
 from serving.protocols.protos import load_message_class
 from serving.runtimes import LoadSpec
-from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.json_codec import InstancesDecoder
 
 Parts = dict[str, Any]
 Build = Callable[[Any], Mapping[str, tuple[Parts, Parts]]]
@@ -129,7 +129,7 @@ def examples(tf: Any) -> NDArray[Any]:
 def test_signatures_that_share_tensors_answer_each_for_itself(
     tf: Any, tmp_path: Path, build: Build, signature: str, inputs: Parts
 ) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     export(tf, tmp_path, build)
     instances = {alias: value(tf) if callable(value) else value for alias, value in inputs.items()}
@@ -146,7 +146,7 @@ def test_signatures_that_share_tensors_answer_each_for_itself(
 
 
 def test_the_schema_has_the_names_that_were_saved(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     export(tf, tmp_path, autoencoder)
     signature = load_model(LoadSpec(tmp_path)).infer_schema().signatures["serving_default"]
@@ -155,7 +155,7 @@ def test_the_schema_has_the_names_that_were_saved(tf: Any, tmp_path: Path) -> No
 
 
 def test_a_signature_of_what_is_not_there_is_left_out_with_a_warning(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     export(
         tf,
@@ -179,7 +179,7 @@ def test_a_signature_of_what_is_not_there_is_left_out_with_a_warning(tf: Any, tm
 
 def test_a_type_that_is_declared_wrongly_is_that_of_the_graph(tf: Any, tmp_path: Path) -> None:
     """As TensorFlow Serving answers it; the owner is told."""
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     export(tf, tmp_path / "right", classifier)
     export(
@@ -220,7 +220,7 @@ def requests_for(signature: str) -> Iterator[tuple[Dialect, bytes]]:
 
 
 def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     export(tf, tmp_path, spectrum)
 
@@ -244,7 +244,7 @@ def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_
 
 
 def test_nothing_but_complex_numbers_is_a_failure_to_load(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load_model
+    from serving.runtimes.tensorflow_runtime.runtime import load_model
 
     def build(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
         return {"serving_default": spectrum(tf)["serving_default"]}

@@ -4,8 +4,8 @@ import pytest
 import threadpoolctl
 
 from serving.config import FRAMEWORK_ENVIRONMENT
-from serving.runtimes import threads
-from serving.runtimes.threads import ThreadLimit
+from serving.runtimes import thread_limit
+from serving.runtimes.thread_limit import ThreadLimit
 
 
 def pools() -> set[int]:
@@ -27,6 +27,6 @@ def test_nothing_is_searched_where_the_environment_has_said_it(monkeypatch: pyte
     """The libraries read it when they were loaded."""
     for name, value in FRAMEWORK_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delattr(threads, "ThreadpoolController")  # it could not search
+    monkeypatch.delattr(thread_limit, "ThreadpoolController")  # it could not search
 
     ThreadLimit(1).apply()

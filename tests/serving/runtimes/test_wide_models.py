@@ -16,14 +16,15 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
+from serving.acceleration.candidates import MAX_ACCELERATED_FEATURES, AccelerableRuntime
+from serving.acceleration.xgboost import verification_rows
+from serving.acceleration.xgboost.candidates import read_trees
+from serving.artifacts.prepare import PreparationRequest, prepare_version
 from serving.errors import LoadFailed
-from serving.node.probe import check_batch_equivalence, warm_up_model
-from serving.prepare import PreparationRequest, prepare_version
-from serving.runtimes import LoadSpec, equality, load_model, xgboost_probes
-from serving.runtimes.acceleration import MAX_ACCELERATED_FEATURES, AccelerableRuntime
-from serving.runtimes.frames import MAX_FEATURES
-from serving.runtimes.xgboost_conversion import convert_to_ubjson
-from serving.runtimes.xgboost_offers import read_trees
+from serving.node.batch_equivalence import check_batch_equivalence, warm_up_model
+from serving.runtimes import LoadSpec, load_model, output_equality
+from serving.runtimes.feature_rows import MAX_FEATURES
+from serving.runtimes.xgboost_runtime.legacy_conversion import convert_to_ubjson
 
 DATA = Path(__file__).parents[2] / "data" / "xgboost"
 WIDTH = 1_000_003
@@ -106,7 +107,7 @@ def test_wide_binary_files_are_converted(tmp_path: Path) -> None:
 def test_rows_of_other_columns_are_left_out(booster: xgb.Booster) -> None:
     """Compact probes are as many as those of a narrow model, with values where the trees split."""
     with bounded(32 << 20):
-        batches = list(xgboost_probes.make_sparse_rows(read_trees(booster), WIDTH))
+        batches = list(verification_rows.make_sparse_rows(read_trees(booster), WIDTH))
 
     used = {
         feature
@@ -124,11 +125,11 @@ def test_many_columns_that_are_split_on_take_several_small_sets(
     booster: xgb.Booster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that no row of them is missed for the sake of memory."""
-    ordinary = list(xgboost_probes.make_sparse_rows(read_trees(booster), WIDTH))
+    ordinary = list(verification_rows.make_sparse_rows(read_trees(booster), WIDTH))
     numbers = 256 * len(set(ordinary[0].indices.tolist()))
-    monkeypatch.setattr(xgboost_probes, "_NUMBERS", numbers)
+    monkeypatch.setattr(verification_rows, "_NUMBERS", numbers)
 
-    batches = list(xgboost_probes.make_sparse_rows(read_trees(booster), WIDTH))
+    batches = list(verification_rows.make_sparse_rows(read_trees(booster), WIDTH))
 
     assert len(batches) == 4 * len(ordinary)
     assert max(batch.nnz for batch in batches) <= numbers
@@ -142,7 +143,7 @@ def test_wide_models_are_served(name: str, models: Path) -> None:
         runtime = load_model(LoadSpec(models / name))
         schema = runtime.infer_schema()
         warm_up_model(runtime, (1, 64))
-        verdict = equality.run_generator(check_batch_equivalence(runtime))
+        verdict = output_equality.run_generator(check_batch_equivalence(runtime))
         answer: Any = runtime.predict(np.zeros((2, WIDTH)))
 
     assert schema.example == [0.0] * WIDTH

@@ -21,8 +21,8 @@ from sklearn.linear_model import LinearRegression
 
 from serving.errors import InvalidInputs, LoadFailed, ModelFailed
 from serving.runtimes import ArrayFormat, LoadSpec, Runtime, load_model
-from serving.runtimes.codec import InstancesDecoder
-from serving.runtimes.instances import count_rows
+from serving.runtimes.instance_batch import count_rows
+from serving.runtimes.json_codec import InstancesDecoder
 
 DATA = Path(__file__).parents[2] / "data" / "xgboost"
 RNG = np.random.default_rng(5)

@@ -8,9 +8,9 @@ import pytest
 import xgboost as xgb
 
 from serving.errors import LoadFailed
-from serving.runtimes import xgboost_conversion
-from serving.runtimes.xgboost_binary import is_binary_model, parse_model, read_version
-from serving.runtimes.xgboost_conversion import convert_to_ubjson
+from serving.runtimes.xgboost_runtime import legacy_conversion
+from serving.runtimes.xgboost_runtime.legacy_binary import is_binary_model, parse_model, read_version
+from serving.runtimes.xgboost_runtime.legacy_conversion import convert_to_ubjson
 
 DATA = Path(__file__).parents[2] / "data" / "xgboost"
 FILES = sorted(DATA.glob("*.bst"))
@@ -38,8 +38,8 @@ def test_trees_that_treelite_reads_otherwise_are_refused() -> None:
     booster = xgb.Booster(model_file=bytearray(convert_to_ubjson(OTHER.read_bytes(), "model.bst")))
     model = parse_model(LOGISTIC.read_bytes())
 
-    with pytest.raises(xgboost_conversion.ConversionMismatch, match="finds other trees"):
-        xgboost_conversion.compare_trees(model, booster, LOGISTIC.read_bytes())
+    with pytest.raises(legacy_conversion.ConversionMismatch, match="finds other trees"):
+        legacy_conversion.compare_trees(model, booster, LOGISTIC.read_bytes())
 
 
 def test_linear_weights_in_another_order_are_refused(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_linear_weights_in_another_order_are_refused(tmp_path: Path) -> None:
     )
     model = parse_model(LOGISTIC.read_bytes())
 
-    with pytest.raises(xgboost_conversion.ConversionMismatch, match="weights"):
-        xgboost_conversion.compare_linear(model, booster)
+    with pytest.raises(legacy_conversion.ConversionMismatch, match="weights"):
+        legacy_conversion.compare_linear(model, booster)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -13,13 +13,13 @@ import xgboost as xgb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from serving.acceleration.candidates import Candidate
+from serving.acceleration.verification import CandidateProof, verify_candidates
+from serving.acceleration.xgboost import inplace_predict, treelite_gtil
+from serving.acceleration.xgboost.candidates import BoosterCall, convert_to_treelite, read_trees
+from serving.acceleration.xgboost.verification_rows import make_verification_rows
 from serving.errors import InvalidInputs
-from serving.runtimes import gtil, xgboost_in_place
-from serving.runtimes.acceleration import Candidate
-from serving.runtimes.acceleration.study import CandidateProof, verify_candidates
-from serving.runtimes.xgboost import BoosterRuntime, XgbModelRuntime
-from serving.runtimes.xgboost_offers import BoosterCall, convert_to_treelite, read_trees
-from serving.runtimes.xgboost_probes import make_verification_rows
+from serving.runtimes.xgboost_runtime.runtime import BoosterRuntime, XgbModelRuntime
 
 RNG = np.random.default_rng(5)
 X = np.where(RNG.random((200, 4)) < 0.1, np.nan, RNG.normal(size=(200, 4)))
@@ -193,7 +193,7 @@ def test_a_model_a_hair_off_is_refused(change: Any, node: int, monkeypatch: pyte
     model = train(max_depth=5, rounds=20)
     runtime = booster(model)
     wrong = convert_to_treelite(BoosterCall(changed(model, change, node), 4))
-    monkeypatch.setattr("serving.runtimes.xgboost_offers.convert_to_treelite", lambda asked: wrong)
+    monkeypatch.setattr("serving.acceleration.xgboost.candidates.convert_to_treelite", lambda asked: wrong)
 
     found = refused(runtime)
 
@@ -276,7 +276,7 @@ def test_an_answer_stays_what_it_was(name: str) -> None:
     assert same(np.asarray(first), kept)
 
 
-@pytest.mark.parametrize("module", [gtil, xgboost_in_place])
+@pytest.mark.parametrize("module", [treelite_gtil, inplace_predict])
 @pytest.mark.parametrize("answer", ["none", "wrong"])
 def test_where_the_prepared_call_does_not_serve_the_public_one_does(
     module: Any, answer: str, monkeypatch: pytest.MonkeyPatch
@@ -298,6 +298,6 @@ def test_where_the_prepared_call_does_not_serve_the_public_one_does(
 
     monkeypatch.setattr(module, "_Prepared", {"none": Missing, "wrong": Wrong}[answer])
     runtime = booster(train())
-    way = offers(runtime)["treelite" if module is gtil else "in place"].build()
+    way = offers(runtime)["treelite" if module is treelite_gtil else "in place"].build()
 
     assert same(way.predict(X), runtime.predict_reference(X))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from serving.journal import JournalRecord
-from serving.sinks.entries import ConsoleLine
+from serving.logs.journal import JournalRecord
+from serving.logs.sinks.cloud_logging_entries import ConsoleLine
 
 NAME = "projects/p/models/m/versions/v"
 NOON = 1_893_585_600.0  # 2030-01-02T12:00:00Z

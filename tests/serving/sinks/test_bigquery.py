@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from serving.errors import PermissionDenied, ServingError
-from serving.journal import LogKind
-from serving.sinks.bigquery import BigQuerySink
-from serving.sinks.choose import make_sink
-from serving.sinks.folder import FolderSink
-from serving.sinks.places import LogWriterOptions
+from serving.logs.journal import LogKind
+from serving.logs.sinks.bigquery_sink import BigQuerySink
+from serving.logs.sinks.folder_sink import FolderSink
+from serving.logs.sinks.sink_factory import make_sink
+from serving.logs.sinks.writer_options import LogWriterOptions
 from tests.bigquery import BigQuery, running_bigquery
 from tests.serving.sinks.records import NOON, record
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from serving.journal import LogKind
-from serving.sinks.bucket import BucketSink
-from serving.storage import FileStore
+from serving.artifacts.storage import FileStore
+from serving.logs.journal import LogKind
+from serving.logs.sinks.bucket_sink import BucketSink
 from tests.emulator import Emulator
 from tests.serving.sinks.records import DAY, NOON, record
 

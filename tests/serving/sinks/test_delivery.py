@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Unavailable
-from serving.journal import (
+from serving.logs.journal import (
     BlockBuilder,
     JournalAppender,
     JournalCounts,
@@ -17,7 +17,7 @@ from serving.journal import (
     JournalRecord,
     LogKind,
 )
-from serving.sinks.delivery import JournalDelivery
+from serving.logs.sinks.delivery import JournalDelivery
 
 
 @dataclass

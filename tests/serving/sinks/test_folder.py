@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.errors import FailedPrecondition
-from serving.journal import JournalRecord, LogKind
-from serving.local_folders import LocalFolderPolicy
-from serving.sinks.folder import FolderSink, StdoutSink, TeeSink
+from serving.logs.journal import JournalRecord, LogKind
+from serving.logs.sinks.folder_sink import FolderSink, StdoutSink, TeeSink
 from tests.serving.sinks.records import DAY, NOON, entry, record
 
 
@@ -237,8 +237,8 @@ def test_one_folder_has_several_writers(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from serving.journal import Kind
-from serving.sinks.folder import FolderSink
+from serving.logs.journal import Kind
+from serving.logs.sinks.folder_sink import FolderSink
 from tests.serving.sinks.records import NOON, record
 journal, first = int(sys.argv[2]), int(sys.argv[3])
 sink = FolderSink(Path(sys.argv[1]), Kind.REQUESTS, journal=journal, rotate_bytes=20 << 20, rotate_seconds=60)

@@ -9,8 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from serving.cli.health import frameworks
-from serving.cli.health.finding import CheckLevel
 from serving.cli.health.frameworks import ForkProbeResult
+from serving.cli.health.result import CheckLevel
 
 GOOD = ForkProbeResult(seconds=1.5, memory=100 << 20, threads=["MainThread"], forked=True)
 
@@ -32,7 +32,7 @@ def test_a_pilot_that_can_be_forked() -> None:
 
 def test_a_process_with_threads_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the pilot itself would have it."""
-    monkeypatch.setattr("serving.gateway.pilots._preload", lambda _: ("json",))
+    monkeypatch.setattr("serving.gateway.control.pilot_specs._preload", lambda _: ("json",))
     thread = "threading.Thread(target=time.sleep, args=(60,), name='busy', daemon=True)"
     code = f"import threading, time\n{thread}.start()"
     finding = frameworks.check_pilot("SCIKIT_LEARN", environment(tmp_path, code))
@@ -44,7 +44,7 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path, monkeypatch: pytes
 
 def test_a_framework_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is told."""
-    monkeypatch.setattr("serving.gateway.pilots._preload", lambda _: ("json", "no.such.module"))
+    monkeypatch.setattr("serving.gateway.control.pilot_specs._preload", lambda _: ("json", "no.such.module"))
     finding = frameworks.check_pilot("SCIKIT_LEARN", os.environ)
 
     assert finding.level is CheckLevel.FAIL
@@ -54,7 +54,7 @@ def test_a_framework_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_framework_that_kills_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that was built for another processor."""
     (tmp_path / "deadly.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    monkeypatch.setattr("serving.gateway.pilots._preload", lambda _: ("deadly",))
+    monkeypatch.setattr("serving.gateway.control.pilot_specs._preload", lambda _: ("deadly",))
     finding = frameworks.check_pilot("SCIKIT_LEARN", environment(tmp_path, ""))
 
     assert finding.level is CheckLevel.FAIL

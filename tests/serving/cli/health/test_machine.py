@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.health import machine
-from serving.cli.health.finding import CheckLevel
+from serving.cli.health.result import CheckLevel
 from serving.config import ServeConfig
 
 NOW = datetime.datetime(2030, 1, 2, tzinfo=datetime.UTC)

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from serving.cli.health.finding import CheckLevel
 from serving.cli.health.network import check_grpc_port, check_port
+from serving.cli.health.result import CheckLevel
 from serving.config import ServeConfig
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from serving.cli.health import state
-from serving.cli.health.finding import CheckLevel
+from serving.cli.health.result import CheckLevel
 from serving.cli.health.state import ProcessInfo
 from serving.config import ServeConfig
-from serving.gateway.schema import MIGRATIONS, open_database
+from serving.gateway.state.migrations import MIGRATIONS, open_database
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_the_server_that_uses_the_folder(folder: Path) -> None:
 
 SERVER = ProcessInfo(10, 1, "/venv/bin/python /venv/bin/pilotlight serve --port 8080")
 PILOT = ProcessInfo(11, 10, "/venv/bin/python -m autoscaler.pilot {}")
-NODE = ProcessInfo(12, 11, "/venv/bin/python -m autoscaler.launch {}")
+NODE = ProcessInfo(12, 11, "/venv/bin/python -m autoscaler.node_process {}")
 SHELL = ProcessInfo(1, 0, "/sbin/init")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.health import storage
-from serving.cli.health.finding import CheckLevel
+from serving.cli.health.result import CheckLevel
 from tests.emulator import Emulator, Front
 
 KEY = """{"type": "service_account", "project_id": "p", "client_email": "models@p.iam.gserviceaccount.com",

@@ -12,11 +12,11 @@ import pytest
 
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
+from serving.gateway.access.bootstrap import is_access_control_on, open_token_store
 from serving.gateway.access.policy import ADMIN
-from serving.gateway.access.start import is_access_control_on, open_token_store
 from serving.gateway.access.tokens import has_token_format, parse_duration
-from serving.gateway.records import ModelRecord, VersionRecord
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.records import ModelRecord, VersionRecord
+from serving.gateway.state.store import SqliteStore
 from serving.names import VersionName
 from serving.resources import Model, RequestLoggingConfig, Version, VersionState
 from tests.serving.gateway.access.world import Api, run

@@ -12,7 +12,7 @@ from pathlib import Path
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
 from serving.gateway.methods import PREDICTION_METHODS
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.store import SqliteStore
 from tests.serving.gateway.access.world import Api, run
 from tests.wire.test_discovery import DISCOVERED
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Unauthenticated
+from serving.gateway.access.access_control import AccessControl
 from serving.gateway.access.caller import ANONYMOUS_CALLER
-from serving.gateway.access.gate import AccessControl
 from serving.gateway.access.policy import Binding, Policy, is_allowed
 from serving.gateway.access.roles import PUBLIC_ROLES
 from serving.gateway.access.token_store import TokenStore

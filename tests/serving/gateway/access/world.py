@@ -15,7 +15,7 @@ from serving.gateway.access.policy import ADMIN, check_principal
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqliteStore
+from serving.gateway.state.store import SqliteStore
 from tests.exchanges import through
 
 

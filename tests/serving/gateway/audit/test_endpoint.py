@@ -17,10 +17,10 @@ from serving.gateway.access.policy import ADMIN
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
-from serving.gateway.audit.endpoint import status_from_response
-from serving.gateway.audit.entry import OK_STATUS, CallStatus
-from serving.gateway.audit.folder import audit_log_path, list_log_files
-from serving.gateway.store import SqliteStore
+from serving.gateway.audit.endpoint_audit import status_from_response
+from serving.gateway.audit.log_entry import OK_STATUS, CallStatus
+from serving.gateway.audit.log_folder import audit_log_path, list_log_files
+from serving.gateway.state.store import SqliteStore
 from tests.exchanges import through
 from tests.server import running_server
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from serving.errors import NotFound, PermissionDenied
-from serving.gateway.audit.entry import (
+from serving.gateway.audit.log_entry import (
     AuditedCall,
     AuditEvent,
     AuditLogType,

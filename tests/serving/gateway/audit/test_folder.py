@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.gateway.audit.folder import AuditLogFolder, list_log_files
+from serving.gateway.audit.log_folder import AuditLogFolder, list_log_files
 
 DAY = datetime.date(2030, 1, 2)
 NEXT = datetime.date(2030, 1, 3)
@@ -20,7 +20,7 @@ NEXT = datetime.date(2030, 1, 3)
 ADDER = """
 import datetime, sys
 from pathlib import Path
-from serving.gateway.audit.folder import Folder
+from serving.gateway.audit.log_folder import Folder
 folder = Folder(Path(sys.argv[1]))
 for _ in range(50):
     folder.append([sys.argv[2].encode() * 3000 + b"\\n"] * 2, datetime.date(2030, 1, 2))

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from serving.gateway.audit.folder import audit_log_path, list_log_files
+from serving.gateway.audit.log_folder import audit_log_path, list_log_files
 from tests.server import running_server, until
 
 

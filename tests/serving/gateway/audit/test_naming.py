@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.gateway.audit.naming import format_log_name, parse_project, to_audit_method
+from serving.gateway.audit.method_names import format_log_name, parse_project, to_audit_method
 from serving.gateway.methods import METHODS
 
 # As Cloud Audit Logs has them.

@@ -13,10 +13,10 @@ import pytest
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Unavailable
-from serving.gateway.audit import recorder
-from serving.gateway.audit.entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
-from serving.gateway.audit.folder import audit_log_path, list_log_files
-from serving.gateway.audit.recorder import AuditLog, record_command
+from serving.gateway.audit import audit_log
+from serving.gateway.audit.audit_log import AuditLog, record_command
+from serving.gateway.audit.log_entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
+from serving.gateway.audit.log_folder import audit_log_path, list_log_files
 
 DAY = 24 * 3600
 
@@ -141,7 +141,7 @@ def test_a_log_that_fails_after_a_change_fails_nothing(tmp_path: Path) -> None:
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More data access than can be written is dropped and counted; changes are not."""
-    monkeypatch.setattr(recorder, "_MAX_PENDING", 5)
+    monkeypatch.setattr(audit_log, "_MAX_PENDING", 5)
 
     async def main(audit: AuditLog) -> None:
         for _ in range(8):

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from serving.node.dialects import ServedModel
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
+from serving.node.codecs import ServedModel
 from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
 from serving.runtimes.arguments import check_arguments
-from serving.runtimes.codec import InstancesDecoder
 from serving.runtimes.datatypes import dtype_of
-from serving.runtimes.instances import Batch
-from serving.schema import ModelSchema, ModelSignature, TensorSpec
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.json_codec import InstancesDecoder
 
 
 class Told:

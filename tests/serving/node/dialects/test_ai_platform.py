@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.media import BINARY, NPY
-from serving.node.dialects import Codec, DecodedRequest, ServedModel
-from serving.node.dialects.ai_platform import reader
+from serving.media_types import BINARY, NPY
+from serving.model_schema import TensorSpec
+from serving.node.codecs import Codec, DecodedRequest, ServedModel
+from serving.node.codecs.ai_platform import reader
 from serving.protocols import RequestMetadata
-from serving.runtimes.instances import Batch, WholeTensors
-from serving.schema import TensorSpec
+from serving.runtimes.instance_batch import Batch, WholeTensors
 from tests.serving.node.dialects import models
 
 IMAGE = models.graph(TensorSpec("image", "FP32", (-1, 2, 2)))

@@ -14,13 +14,13 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects import DecodedRequest, RequestMetadata, ServedModel, inference
-from serving.node.dialects.inference import reader
-from serving.node.dialects.raw import from_raw, to_raw
+from serving.model_schema import TensorSpec
+from serving.node.codecs import DecodedRequest, RequestMetadata, ServedModel, open_inference_rest
+from serving.node.codecs.open_inference_rest import reader
+from serving.node.codecs.raw_tensors import from_raw, to_raw
 from serving.protocols import Dialect
 from serving.runtimes.datatypes import DATATYPES, dtype_of
-from serving.runtimes.instances import Batch, WholeTensors
-from serving.schema import TensorSpec
+from serving.runtimes.instance_batch import Batch, WholeTensors
 from tests.serving.node.dialects import models
 
 WIDE = TensorSpec("x", "FP32", None)
@@ -195,7 +195,7 @@ def test_a_text_with_more_lists_than_there_can_be_inputs_is_read_once() -> None:
     text = orjson.dumps({"inputs": [{"name": str(number), **tensor} for number in range(16385)]})
 
     assert refused(text) == "The request names 16385 inputs; it can name 16384."
-    assert inference._extract_number_lists(text) == (text, {})
+    assert open_inference_rest._extract_number_lists(text) == (text, {})
 
 
 def test_several_long_inputs_are_read_each_by_itself() -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
-from serving.node.dialects import DecodedRequest, RequestMetadata, ServedModel
-from serving.node.dialects.inference_grpc import reader
+from serving.model_schema import TensorSpec
+from serving.node.codecs import DecodedRequest, RequestMetadata, ServedModel
+from serving.node.codecs.open_inference_grpc import reader
 from serving.protocols import Dialect
 from serving.protocols.protos import load_message_class
 from serving.runtimes.datatypes import dtype_of
-from serving.runtimes.instances import Batch, WholeTensors
-from serving.schema import TensorSpec
+from serving.runtimes.instance_batch import Batch, WholeTensors
 from tests.serving.node.dialects import models
 
 CALL = RequestMetadata(Dialect.INFERENCE_GRPC, "infer", "m", "3")

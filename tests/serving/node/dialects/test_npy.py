@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects.npy import from_npy, to_npy
+from serving.node.codecs.npy import from_npy, to_npy
 
 # 2 x 3 numbers as numpy writes them.
 GOLDEN = (

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from serving.node.codecs.readers import CodecCache
 
 from serving.errors import InvalidInputs
-from serving.node.dialects import Codec, ServedModel, readers
-from serving.node.dialects.readers import CodecCache
+from serving.node.codecs import Codec, ServedModel, readers
 from serving.protocols import Dialect, RequestMetadata
 from tests.serving.node.dialects import models
 
@@ -28,7 +28,7 @@ def test_a_call_that_cannot_be_is_refused_in_its_protocols_words(monkeypatch: py
     def reader(call: RequestMetadata, model: ServedModel) -> Codec:
         raise InvalidInputs("No such verb.")
 
-    monkeypatch.setattr("serving.node.dialects.tensorflow.reader", reader)
+    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.reader", reader)
     made = readers.CodecCache(models.booster()).get_or_create(RequestMetadata(Dialect.TENSORFLOW))
 
     with pytest.raises(InvalidInputs) as raised:

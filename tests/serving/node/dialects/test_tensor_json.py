@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
+from serving.json_depth import DEFAULT_MAX_DEPTH
+from serving.node.codecs.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
 
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "u8", "?"])

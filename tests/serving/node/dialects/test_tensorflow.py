@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.errors import FailedPrecondition, InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects import DecodedRequest, ServedModel
-from serving.node.dialects.tensorflow import TensorLayout, reader
+from serving.model_schema import CLASSIFY, REGRESS, ModelSignature, TensorSpec
+from serving.node.codecs import DecodedRequest, ServedModel
+from serving.node.codecs.tensorflow_rest import TensorLayout, reader
 from serving.protocols import Dialect, RequestMetadata
 from serving.protocols.protos import load_message_class
-from serving.runtimes.instances import Batch, WholeTensors
-from serving.schema import CLASSIFY, REGRESS, ModelSignature, TensorSpec
+from serving.runtimes.instance_batch import Batch, WholeTensors
 from tests.serving.node.dialects import models
 from tests.serving.node.dialects.models import graph
 
@@ -160,7 +160,7 @@ def test_the_inputs_are_those_of_the_signature() -> None:
 
 def test_columns_of_a_regular_list_take_no_python_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do rows: the decoder alone reads them."""
-    monkeypatch.setattr("serving.node.dialects.tensorflow.loads", None)
+    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.loads", None)
 
     for body in ({"inputs": [[1.5, 2]]}, {"inputs": {"x": [[1.5, 2]]}}, {"instances": [[1.5, 2]]}):
         assert arrays(read(graph(FLOATS), body))["x"].tolist() == [[1.5, 2]]

@@ -18,14 +18,14 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import FailedPrecondition, InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects import ServedModel
-from serving.node.dialects.examples import extract_classifications, extract_regressions
-from serving.node.dialects.lifting import extract_contents
-from serving.node.dialects.tensorflow_grpc import reader
-from serving.node.dialects.tensorproto import decode_tensors, encode_tensors
+from serving.node.codecs import ServedModel
+from serving.node.codecs.classify_regress import extract_classifications, extract_regressions
+from serving.node.codecs.tensorflow_grpc import reader
+from serving.node.codecs.tensorproto import decode_tensors, encode_tensors
+from serving.node.codecs.zero_copy import extract_contents
 from serving.protocols import Dialect, RequestMetadata, protos
 from serving.runtimes import LoadSpec
-from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.json_codec import InstancesDecoder
 from tests.serving.node.dialects import models
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -48,11 +48,11 @@ def real() -> Any:
 @pytest.fixture(scope="module")
 def model(real: Any, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     """One signature of each sort: rows, whole tensors, classes, numbers."""
-    from serving.runtimes import tensorflow
+    from serving.runtimes.tensorflow_runtime import runtime
 
     folder = tmp_path_factory.mktemp("model")
     save(real.tf, folder)
-    runtime = tensorflow.load_model(LoadSpec(folder))
+    runtime = runtime.load_model(LoadSpec(folder))
     return ServedModel(runtime, runtime.infer_schema(), InstancesDecoder())
 
 

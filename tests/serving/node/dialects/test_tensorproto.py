@@ -15,12 +15,12 @@ from hypothesis.extra import numpy as st_numpy
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects.lifting import MIN_CONTENT_BYTES, extract_contents
-from serving.node.dialects.tensorflow_grpc import reader
-from serving.node.dialects.tensorproto import MAX_FILLED_BYTES, TYPE_NUMBERS, decode_tensors, encode_tensors
+from serving.model_schema import TensorSpec
+from serving.node.codecs.tensorflow_grpc import reader
+from serving.node.codecs.tensorproto import MAX_FILLED_BYTES, TYPE_NUMBERS, decode_tensors, encode_tensors
+from serving.node.codecs.zero_copy import MIN_CONTENT_BYTES, extract_contents
 from serving.protocols import Dialect, RequestMetadata, protos
 from serving.runtimes.datatypes import dtype_of
-from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
 REQUEST = protos.load_message_class("tensorflow.serving.PredictRequest")
@@ -181,7 +181,7 @@ def test_bfloat16_is_wider_where_numpy_has_none(monkeypatch: pytest.MonkeyPatch)
     """A float32 has the same number."""
     for values in ({"half_val": [0x3F80, 0xC000]}, {"tensor_content": b"\x80\x3f\x00\xc0"}):
         with monkeypatch.context() as patch:
-            patch.setattr("serving.node.dialects.tensorproto.dtype_of", lambda name: None)
+            patch.setattr("serving.node.codecs.tensorproto.dtype_of", lambda name: None)
             got = read(request((2,), "BF16", **values))["x"]
         assert (got.dtype.name, got.tolist()) == ("float32", [1, -2])
 

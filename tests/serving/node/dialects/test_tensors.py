@@ -6,17 +6,17 @@ import numpy as np
 import orjson
 import pytest
 from numpy.typing import NDArray
+from serving.node.codecs.readers import CodecCache
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects import ServedModel
-from serving.node.dialects.readers import CodecCache
-from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
+from serving.node.codecs import ServedModel
+from serving.node.codecs.tensor_mapping import batch_to_tensors, find_signature, tensors_to_batch
 from serving.protocols import Dialect, RequestMetadata
 from serving.protocols.protos import load_message_class
 from serving.runtimes import RowsFormat
 from serving.runtimes.datatypes import DATATYPES, datatype_of, dtype_of
-from serving.runtimes.instances import WholeTensors
-from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
+from serving.runtimes.instance_batch import WholeTensors
 from tests.serving.node.dialects import models
 
 X = TensorSpec("x", "FP32", (-1, 2))

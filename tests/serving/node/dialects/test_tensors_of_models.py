@@ -17,12 +17,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from serving.node.dialects import ServedModel
-from serving.node.dialects.tensors import batch_to_tensors, tensors_to_batch
+from serving.model_schema import TensorSpec
+from serving.node.codecs import ServedModel
+from serving.node.codecs.tensor_mapping import batch_to_tensors, tensors_to_batch
 from serving.runtimes import LoadSpec, load_model
-from serving.runtimes.codec import InstancesDecoder
-from serving.runtimes.describing import infer_model_schema
-from serving.schema import TensorSpec
+from serving.runtimes.json_codec import InstancesDecoder
+from serving.runtimes.schema_inference import infer_model_schema
 
 # What loading a model sets for its process, pytest resets for each test.
 pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
+from serving.acceleration.verification_process import VerificationOrder, run_in_subprocess
+from serving.acceleration_record import AccelerationKey
 from serving.errors import LoadFailed
 from serving.runtimes import LoadSpec
-from serving.runtimes.acceleration.process import VerificationOrder, run_in_subprocess
-from serving.verdicts import AccelerationKey
 from tests.serving.runtimes.acceleration.models import CRASHING, GOOD, HANGING, Fake, kept
 
 KEY = AccelerationKey("digest", "libraries", "processor")

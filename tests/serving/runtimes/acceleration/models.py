@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.acceleration.candidates import BuiltCandidate, Candidate, Predict, UnsuitableCandidate
+from serving.model_schema import ModelSchema
 from serving.runtimes import ArrayFormat
-from serving.runtimes.acceleration import BuiltCandidate, Candidate, Predict, UnsuitableCandidate
-from serving.runtimes.describing import unknown_schema
-from serving.runtimes.instances import Batch
-from serving.schema import ModelSchema
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.schema_inference import unknown_schema
 
 Numbers = NDArray[Any]
 WIDTH = 3

@@ -1,4 +1,4 @@
-"""serving.runtimes.acceleration.process"""
+"""serving.acceleration.verification_process"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from serving import verdicts
+from serving import acceleration_record
+from serving.acceleration.verification_process import is_verifiable
+from serving.acceleration_record import AccelerationRecord
 from serving.runtimes import LoadSpec
-from serving.runtimes.acceleration.process import is_verifiable
-from serving.verdicts import AccelerationRecord
 from tests.serving.runtimes.acceleration.conducting import KEY
 
 ROOT = Path(__file__).parents[4]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[4]
 def conducted(case: str, folder: Path) -> AccelerationRecord:
     module = "tests.serving.runtimes.acceleration.conducting"
     subprocess.run([sys.executable, "-m", module, case, folder], cwd=ROOT, check=True, timeout=60)
-    verdict = verdicts.read_record(folder)
+    verdict = acceleration_record.read_record(folder)
     assert verdict is not None
     return verdict
 

@@ -23,8 +23,8 @@ from sklearn.linear_model import (
 )
 from sklearn.svm import LinearSVC, LinearSVR
 
-from serving.runtimes.acceleration import UnsuitableCandidate
-from serving.runtimes.acceleration.sklearn.linear import is_linear, make_linear_predict
+from serving.acceleration.candidates import UnsuitableCandidate
+from serving.acceleration.sklearn.linear_models import is_linear, make_linear_predict
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
 ROWS = np.random.default_rng(0).normal(size=(120, 5))

@@ -20,13 +20,13 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+from serving.acceleration.candidates import Predict
+from serving.acceleration.sklearn.candidates import FunctionCandidate
+from serving.acceleration.sklearn.verification_rows import make_verification_rows
 from serving.runtimes import LoadSpec
-from serving.runtimes.acceleration import Predict
-from serving.runtimes.acceleration.sklearn import FunctionCandidate
-from serving.runtimes.acceleration.sklearn.probing import make_verification_rows
-from serving.runtimes.finite import is_finite
-from serving.runtimes.instances import count_rows
-from serving.runtimes.sklearn import SklearnRuntime, load_model
+from serving.runtimes.finite_check import is_finite
+from serving.runtimes.instance_batch import count_rows
+from serving.runtimes.sklearn_runtime.runtime import SklearnRuntime, load_model
 from tests.serving.runtimes.acceleration.rows import assert_same_bits
 from tests.serving.runtimes.proving import prove
 

@@ -30,12 +30,12 @@ from sklearn.preprocessing import (
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
+from serving.acceleration.candidates import UnsuitableCandidate
+from serving.acceleration.dispatch import FastPathDispatcher
+from serving.acceleration.sklearn.candidates import accepts_nan, list_candidates
 from serving.errors import InvalidInputs
 from serving.runtimes import LoadSpec
-from serving.runtimes.acceleration import UnsuitableCandidate
-from serving.runtimes.acceleration.sklearn import accepts_nan, list_candidates
-from serving.runtimes.acceleration.switch import FastPathDispatcher
-from serving.runtimes.sklearn import SklearnRuntime, load_model
+from serving.runtimes.sklearn_runtime.runtime import SklearnRuntime, load_model
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
 RANDOM = np.random.default_rng(7)

@@ -24,9 +24,10 @@ from sklearn.ensemble import (
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeRegressor
 
-from serving.runtimes.acceleration import Predict, UnsuitableCandidate
-from serving.runtimes.acceleration.sklearn import list_candidates, trees
-from serving.runtimes.sklearn_anatomy import takes_nan
+from serving.acceleration.candidates import Predict, UnsuitableCandidate
+from serving.acceleration.sklearn import tree_ensembles
+from serving.acceleration.sklearn.candidates import list_candidates
+from serving.runtimes.sklearn_runtime.estimator_inspection import takes_nan
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
 RANDOM = np.random.default_rng(5)
@@ -75,14 +76,14 @@ def fitted(name: str) -> Any:
 
 def ways(estimator: Any) -> dict[str, Predict]:
     """All that there are, also those not worth a try."""
-    kind = trees.find_ensemble_kind(estimator)
+    kind = tree_ensembles.find_ensemble_kind(estimator)
     assert kind is not None
     arrays = {"tree arrays": kind.tree_arrays(estimator)}
     return arrays if kind.one_tree is None else {"one tree": kind.one_tree(estimator), **arrays}
 
 
 def splits(estimator: Any) -> tuple[float, ...]:
-    kind = trees.find_ensemble_kind(estimator)
+    kind = tree_ensembles.find_ensemble_kind(estimator)
     assert kind is not None
     fields = kind.fields
     found = np.concatenate([tree[fields.threshold][fields.is_inner(tree)] for tree in kind.nodes(estimator)])
@@ -188,7 +189,7 @@ def test_what_is_worth_a_try(monkeypatch: pytest.MonkeyPatch) -> None:
         name: [offer.name for offer in list_candidates(fitted(name), takes_nan=False)]
         for name in ("tree", "forest", "boosting", "histograms")
     }
-    monkeypatch.setattr(trees, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(tree_ensembles, "_MOST_BYTES", 1000)
 
     assert tried == {
         "tree": ["tree arrays"],

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from serving.runtimes.acceleration.sklearn import window
-from serving.runtimes.acceleration.sklearn.window import WindowBuffers, WindowLayout
+from serving.acceleration.sklearn import joined_trees
+from serving.acceleration.sklearn.joined_trees import WindowBuffers, WindowLayout
 
 
 @given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 80), st.data())
@@ -33,7 +33,7 @@ def test_a_window_shows_the_number_of_its_tree_and_the_row(
 
 def test_many_rows_go_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many at once as the buffer may hold."""
-    monkeypatch.setattr(window, "_BYTES", 8 * (2 * 3 + 2) * 5)
+    monkeypatch.setattr(joined_trees, "_BYTES", 8 * (2 * 3 + 2) * 5)
     windows = WindowBuffers(WindowLayout(3, 2), np.float64)
     rows = np.arange(24.0).reshape(12, 2)
     parts: list[int] = []

@@ -1,4 +1,4 @@
-"""serving.runtimes.acceleration.study"""
+"""serving.acceleration.verification"""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from serving.runtimes.acceleration.study import TIMED_SIZES, SizeTiming, VerificationResult, verify_candidates
-from serving.runtimes.instances import Batch
+from serving.acceleration.verification import TIMED_SIZES, SizeTiming, VerificationResult, verify_candidates
+from serving.runtimes.instance_batch import Batch
 from tests.serving.runtimes.acceleration.models import GOOD, REFUSING, WRONG, Fake, offer, quick, reusing
 from tests.serving.runtimes.proving import prove
 

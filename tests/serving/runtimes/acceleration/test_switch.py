@@ -1,4 +1,4 @@
-"""serving.runtimes.acceleration.switch"""
+"""serving.acceleration.dispatch"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.runtimes.acceleration import Predict, UnsuitableCandidate
-from serving.runtimes.acceleration.switch import FastPathDispatcher
+from serving.acceleration.candidates import Predict, UnsuitableCandidate
+from serving.acceleration.dispatch import FastPathDispatcher
 
 
 def doubled(rows: Any) -> Any:

@@ -28,9 +28,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable, UserCodeFailed
 from serving.predictor import PROGRAM
 from serving.predictor.program import ARRAY, BYTES
-from serving.runtimes import ArrayFormat, ExternalInterpreter, LoadSpec, RowsFormat, load_model, self_test
-from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes import ArrayFormat, ExternalInterpreter, LoadSpec, RowsFormat, load_model, model_check
 from serving.runtimes.external import ExternalRuntime
+from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
 
 ROWS, CLASSES = np.random.default_rng(3).normal(size=(60, 3)).round(3), np.arange(60) % 3
 TEXTS = ["a good day", "a bad day", "good", "bad"]
@@ -215,11 +215,11 @@ def test_an_estimator_that_lacks_an_attribute_is_told_apart(tmp_path: Path, load
     (tmp_path / "model.pkl").write_bytes(b"\x80\x03cencoders\nEncoder\n)\x81.")
     runtime = loaded(packages=(tmp_path,))
 
-    trial = self_test.try_instance(runtime, [1.0], "An instance")
+    trial = model_check.try_instance(runtime, [1.0], "An instance")
 
     assert trial.raised is not None
     assert trial.raised.estimator_package == "encoders"
-    assert self_test.is_model_fault(trial)
+    assert model_check.is_model_fault(trial)
 
 
 def test_what_cannot_be_loaded_says_why_and_by_whom(tmp_path: Path, loaded: Loader) -> None:

@@ -1,0 +1,514 @@
+"""Nodes as processes on this machine, each on a unix socket, forked from pilots where that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler import linux, machine
+from autoscaler.errors import is_shortage
+from autoscaler.node_process import LaunchSpec
+from autoscaler.pools import MemoryUsage, Node, NodeListener, NodeSpec, NodeState, PilotSpec
+from autoscaler.pools.node_pipes import NodePipes
+from autoscaler.pools.node_socket import NodeSocket
+from autoscaler.pools.output import ProcessOutput
+from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy, PilotState, PilotStatus
+from autoscaler.pools.start_slots import StartSlot, StartSlots
+from autoscaler.processes import ChildProcess, OrphanReaper, describe_exit, spawn_child
+from autoscaler.shared_region import SharedRegion
+from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
+
+__all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
+
+logger = logging.getLogger(__name__)
+
+# How long, in seconds, a dead node's last words may take to be read.
+_LAST_WORDS = 1.0
+# To measure a big process takes time, which the first request has more need of.
+_MEASURE_DELAY = 0.25
+_HOUSEKEEPING = 10.0
+# How often nodes whose memory is limited are looked at: a file is read for each.
+_MEMORY_POLL_SECONDS = 0.25
+# Seconds after which either of these is in trouble. To measure hundreds of big nodes takes time.
+_HOUSEKEEPING_DEADLINE, _MEMORY_LIMIT_DEADLINE = 60.0, 30.0
+
+
+@dataclass(slots=True, eq=False)
+class _NodeProcess:
+    """A node with what only this pool knows about it.
+
+    `first` says whether its version had no other, `slot` is its leave to start, `end` the task that sees to
+    its end.
+    """
+
+    node: Node
+    spec: NodeSpec
+    region: SharedRegion
+    socket: NodeSocket
+    first: bool
+    slot: StartSlot | None = None
+    starting: asyncio.Task[tuple[ChildProcess, NodePipes]] | None = None
+    child: ChildProcess | None = None
+    draining: asyncio.Task[None] | None = None
+    measuring: asyncio.Task[None] | None = None
+    tail: deque[str] = field(default_factory=deque)
+    failure: str = ""
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return f"{self.spec.title}: node {self.node.id}"
+
+
+def _ignore_line(_: Node, __: str) -> None:
+    pass
+
+
+class LocalPool:
+    """Starts node processes; `listener` is told of every change, `drain` is in seconds.
+
+    `starts` is how many nodes may start at a time; those that wait for it are starting for all others.
+    `hear` is told of every line a node prints; it must not block or raise.
+
+    `pilots` is "off", "auto" (lit while `light` asks for them, and once a node has needed one) or for how
+    many seconds after the last node that needs it a pilot stays lit. Use as an async context manager in the
+    main thread: its tasks and processes live and die with the block.
+    """
+
+    def __init__(
+        self,
+        listener: NodeListener,
+        *,
+        drain: float,
+        supervisor: Supervisor,
+        starts: int,
+        pilots: str | float = "auto",
+        on_line: Callable[[Node, str], None] = _ignore_line,
+    ) -> None:
+        self._listener = listener
+        self._on_line = on_line
+        self._drain = drain
+        self._processes: dict[str, _NodeProcess] = {}
+        self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
+        self._numbers = itertools.count(1)
+        self._supervisor = supervisor
+        self._loops: list[BackgroundLoop] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._orphans = OrphanReaper()
+        self._slots = StartSlots(starts)
+        self._pilots = PilotManager(PilotPolicy.parse(pilots), self._start_task)
+        self._ooms = _OomWatch()
+        self._memory_thread = ThreadPoolExecutor(1, "memory")
+        self._closed = False
+        self._adopted_before = False
+
+    async def __aenter__(self) -> LocalPool:
+        self._adopted_before = linux.set_subreaper(True)
+        start = self._supervisor.start_loop
+        self._loops = [
+            start(
+                "housekeeping",
+                _wait_every(_HOUSEKEEPING),
+                self._run_housekeeping,
+                within=_HOUSEKEEPING_DEADLINE,
+            ),
+            start(
+                "memory-limit",
+                _wait_every(_MEMORY_POLL_SECONDS),
+                self._enforce_memory_limits,
+                within=_MEMORY_LIMIT_DEADLINE,
+            ),
+        ]
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self.close()
+        for loop in self._loops:
+            await loop.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        linux.set_subreaper(self._adopted_before)
+
+    def nodes(self, key: str) -> Sequence[Node]:
+        """The nodes of a version that are not gone, oldest first."""
+        return list(self._nodes.get(key, ()))
+
+    async def scale(self, spec: NodeSpec, count: int) -> None:
+        """Start or drain nodes until `count` are starting or ready; see NodePool."""
+        current = [self._processes[node.id] for node in self.nodes(spec.key)]
+        ready = [process for process in current if process.node.state is NodeState.READY]
+        starting = [process for process in current if process.node.state is NodeState.STARTING]
+        if not self._closed:
+            for _ in range(len(ready) + len(starting), count):
+                self._start_node(spec)
+        for process in _least_loaded(ready, len(ready) - count) + (starting if count == 0 else []):
+            self._stop_node(process)
+
+    def kill_hung(self, node: Node, reason: str) -> None:
+        """Kill a ready node that hangs: it is lent no more from now on, and counts as crashed."""
+        process = self._processes.get(node.id)
+        if process is None or process.child is None or node.state is not NodeState.READY:
+            return
+        process.failure, node.hung = reason, True
+        self._set_state(process, NodeState.DRAINING)
+        process.child.kill()
+
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+        """Tell which pilots versions may need; with the policy "auto" these are lit, and no others."""
+        self._pilots.start_pilots(specs)
+
+    def can_fork(self, spec: NodeSpec) -> bool:
+        """Whether the next node of this version would be forked, by a pilot that is lit or is about to be."""
+        return spec.pilot is not None and self._pilots.can_fork(spec.pilot)
+
+    def list_pilots(self) -> Sequence[PilotStatus]:
+        """The pilots that are to be lit."""
+        return self._pilots.list_status()
+
+    async def wait_for_pilots(self, within: float) -> None:
+        """Wait until all pilots that are to be lit are, or have failed; for so many seconds at most."""
+        await self._pilots.wait_until_settled(within)
+
+    def cpu_seconds(self, node: Node) -> float | None:
+        """What a node has computed since its start; None when that cannot be known."""
+        with contextlib.suppress(ProcessLookupError):
+            return sum(map(machine.cpu_seconds, node.pids)) if node.pids else None
+        return None
+
+    async def measure_memory(self, *pids: int) -> MemoryUsage | None:
+        """What processes take; None when that cannot be known. Takes milliseconds for a big one."""
+        with contextlib.suppress(ProcessLookupError):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._memory_thread, machine.measure_memory, *pids)
+        return None
+
+    async def close(self) -> None:
+        """Drain every node and wait until all are gone, and the pilots too."""
+        self._closed = True
+        for process in list(self._processes.values()):
+            self._stop_node(process)
+        await self._pilots.close()
+        gone = [asyncio.ensure_future(process.node.gone.wait()) for process in self._processes.values()]
+        await asyncio.gather(*gone)
+
+    async def _run_housekeeping(self) -> None:
+        """Forget kills that were none of ours, reap who was left behind, measure nodes: they may grow."""
+        self._ooms.has_recent_kill()
+        if linux.AVAILABLE:
+            self._orphans.reap()
+        for process in list(self._processes.values()):
+            if process.node.memory is not None and process.child is not None:
+                process.node.memory = await self.measure_memory(*process.node.pids) or process.node.memory
+
+    async def _enforce_memory_limits(self) -> None:
+        """Kill nodes that take more memory than they may."""
+        for process in list(self._processes.values()):
+            most, child = process.spec.limits.memory_bytes, process.child
+            if not most or child is None or process.failure:
+                continue
+            # Roughly first, for that is cheap: it counts what is the pilot's too.
+            if sum(machine.resident_memory(pid) or 0 for pid in process.node.pids) <= most:
+                continue
+            memory = await self.measure_memory(*process.node.pids)
+            if memory is not None and memory.private > most:
+                process.failure = (
+                    f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
+                    f"{most >> 20} MiB (setting node_memory_bytes)."
+                )
+                process.node.permanent_failure = process.node.state is NodeState.STARTING
+                child.kill()
+
+    # ---- one node's life
+
+    def _start_node(self, spec: NodeSpec) -> None:
+        """Begin a node's life; raises OSError."""
+        name = f"{next(self._numbers)}"
+        board = SharedRegion(spec.concurrency, spec.counter_bytes)
+        try:
+            socket = NodeSocket()
+        except BaseException:
+            board.close()
+            raise
+        node = Node(
+            id=name,
+            key=spec.key,
+            address=socket.address,
+            marks=board.marks,
+            counters=board.counters,
+            asked_at=time.monotonic(),
+        )
+        process = _NodeProcess(node, spec, board, socket, first=not self._nodes.get(spec.key))
+        self._processes[name] = process
+        self._nodes.setdefault(spec.key, []).append(node)
+        for pilot in spec.pilots:
+            self._pilots.on_node_start(pilot)
+        process.starting = asyncio.create_task(self._launch_process(process), name=f"launch {process.name}")
+        self._start_task("node", self._supervise_node(process, process.starting), process.name)
+        self._listener(node)
+
+    def _stop_node(self, process: _NodeProcess) -> None:
+        if process.node.state in (NodeState.DRAINING, NodeState.GONE):
+            return
+        self._set_state(process, NodeState.DRAINING)
+        if process.child is not None:
+            process.draining = self._start_task(
+                "drain", self._drain_node(process, process.child), process.name
+            )
+        elif process.starting is not None:
+            process.starting.cancel()
+
+    async def _launch_process(self, process: _NodeProcess) -> tuple[ChildProcess, NodePipes]:
+        """Have its process started, forked or cold; raises OSError."""
+        process.slot = await self._slots.take(first=process.first)
+        spec = process.spec
+        limits, arguments = spec.limits, spec.arguments
+        if spec.helper is not None:
+            arguments = {**arguments, "pilot": await self._pilots.address_of(spec.helper)}
+        order = LaunchSpec(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
+
+        def make_pipes() -> NodePipes:
+            # How long a pilot took to be lit is not how long a node takes to start.
+            process.node.asked_at = time.monotonic()
+            return NodePipes(order, process.socket.fileno(), process.region.fileno())
+
+        if spec.pilot is not None:
+            forked = await self._pilots.fork_node(spec.pilot, make_pipes)
+            if forked is not None:
+                process.node.forked = True
+                return forked
+        return _start_cold(spec, make_pipes())
+
+    async def _supervise_node(
+        self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]]
+    ) -> None:
+        """From start to end. Whatever goes wrong meanwhile, the node is gone when this returns."""
+        try:
+            await self._run_node(process, starting)
+        except Exception as error:
+            self._supervisor.report_error("node", error, process.name)
+            await self._end_unattended(process, starting, error)
+
+    async def _end_unattended(
+        self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]], error: Exception
+    ) -> None:
+        """End a node that nobody looks after any more."""
+        starting.cancel()
+        await asyncio.wait((starting,))
+        process.socket.close_listener()
+        child = None
+        if not starting.cancelled() and starting.exception() is None:
+            child, wires = starting.result()
+            wires.close()
+            child.kill()
+            await child.wait()
+        if process.node.state is not NodeState.GONE:
+            self._record_end(process, _describe_unattended(error), crashed=True)
+        if child is not None:
+            await child.wait_group_gone()
+
+    async def _run_node(
+        self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]]
+    ) -> None:
+        """Hear its reports, keep its last words, note its end."""
+        await asyncio.wait((starting,))
+        process.socket.close_listener()
+        if starting.cancelled():
+            self._record_end(process, "The node was stopped before it had started.", crashed=False)
+            return
+        if (error := starting.exception()) is not None:
+            logger.error("%s cannot be started", process.name, exc_info=error)
+            process.node.starved = is_shortage(error)
+            self._record_end(process, f"Cannot start a process: {error}", crashed=True)
+            return
+        child, wires = starting.result()
+        await self._watch_process(process, child, wires)
+
+    async def _watch_process(self, process: _NodeProcess, child: ChildProcess, wires: NodePipes) -> None:
+        """From the birth of its process to its end."""
+        node = process.node
+        process.child, node.pid = child, child.pid
+        if node.state is NodeState.DRAINING:
+            process.draining = self._start_task("drain", self._drain_node(process, child), process.name)
+        logger.info(
+            "%s starts (pid %d, %s)", process.name, child.pid, "forked" if node.forked else "started cold"
+        )
+        output = ProcessOutput(wires.detach_output(), process.name, lambda line: self._on_line(node, line))
+        process.tail = output.tail
+        reading = asyncio.create_task(output.read_lines(), name=f"output of {process.name}")
+        hearing = asyncio.create_task(
+            self._await_ready(process, child, wires), name=f"start of {process.name}"
+        )
+        try:
+            code = await self._wait_for_end(process, child, (reading, hearing))
+            asked_to = node.state is NodeState.DRAINING and not node.hung
+            if node.state is NodeState.READY:
+                self._set_state(process, NodeState.DRAINING)  # it can be lent no more
+            # What it reported and said last is still in the pipes.
+            await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
+        finally:
+            tasks = [task for task in (hearing, reading, process.measuring) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        wires.close()
+        reason = process.failure or self._describe_end(code, process)
+        self._record_end(process, reason, crashed=not asked_to)
+        await child.wait_group_gone()
+
+    async def _wait_for_end(
+        self, process: _NodeProcess, child: ChildProcess, beside: Collection[asyncio.Task[None]]
+    ) -> int | None:
+        """Wait until it has ended; one that can be heard no more is killed. Returns its exit code."""
+        waiting: set[asyncio.Future[Any]] = {child.exit, *beside}
+        while not child.exit.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done - {child.exit} if (error := task.exception()) is not None]
+            if errors and not (await asyncio.wait((child.exit,), timeout=_LAST_WORDS))[0]:
+                logger.error("%s can be heard no more", process.name, exc_info=errors[0])
+                process.failure = process.failure or _describe_unattended(errors[0])
+                child.kill()
+        return child.exit.result()
+
+    def _describe_end(self, code: int | None, process: _NodeProcess) -> str:
+        if code == -signal.SIGKILL and self._ooms.has_recent_kill():
+            return "The node was killed: out of memory."
+        return f"The node {describe_exit(code, process.tail)}"
+
+    def _record_end(self, process: _NodeProcess, reason: str, *, crashed: bool) -> None:
+        node = process.node
+        del self._processes[node.id]
+        self._nodes[node.key].remove(node)
+        if not self._nodes[node.key]:
+            del self._nodes[node.key]
+        node.reason, node.crashed = reason, crashed
+        node.marks, node.counters = process.region.close()
+        (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
+        self._set_state(process, NodeState.GONE)
+        process.socket.close()  # after all who connect to it were told: another may get its address
+        node.gone.set()
+        for pilot in process.spec.pilots:
+            if not any(pilot in other.spec.pilots for other in self._processes.values()):
+                self._pilots.on_last_node_gone(pilot.key)
+
+    async def _drain_node(self, process: _NodeProcess, child: ChildProcess) -> None:
+        """See a node out: no signal while a request is inside, no mercy when the time is up."""
+        deadline = time.monotonic() + self._drain
+        try:
+            if process.node.in_flight:
+                await _completes_within(process.node.empty.wait(), self._drain)
+            child.terminate()
+            if not await _completes_within(child.wait(), deadline - time.monotonic()):
+                logger.warning("%s did not drain in time", process.name)
+                process.failure = f"The node was killed (SIGKILL): it had not ended after {self._drain:g} s."
+                child.kill()
+        except BaseException:
+            child.kill()  # or it would stay for ever
+            raise
+
+    async def _await_ready(self, process: _NodeProcess, child: ChildProcess, wires: NodePipes) -> None:
+        node, seconds = process.node, process.spec.start_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                while {"pid", "companion"} & (message := await wires.receive_report()).keys():
+                    node.companion = message.get("companion", node.companion)
+        except TimeoutError:
+            process.failure = f"The node was not ready after {seconds:g} s (setting start_timeout)."
+            node.permanent_failure = True
+            child.kill()
+            return
+        if "short" in message:
+            process.failure = str(message["short"])
+            node.starved = True
+        elif "failed" in message:
+            process.failure = str(message["failed"])
+            node.permanent_failure = True
+        elif "ready" in message and node.state is NodeState.STARTING:
+            node.report, node.ready_at = message["ready"], time.monotonic()
+            logger.info("%s is ready after %.3f s", process.name, node.ready_at - node.asked_at)
+            self._set_state(process, NodeState.READY)
+            process.measuring = self._start_task("measurement", self._measure_later(node), process.name)
+
+    async def _measure_later(self, node: Node) -> None:
+        await asyncio.sleep(_MEASURE_DELAY)
+        node.memory = await self.measure_memory(*node.pids)
+
+    def _set_state(self, process: _NodeProcess, state: NodeState) -> None:
+        process.node.state = state
+        if process.slot is not None:
+            process.slot.release()
+        self._listener(process.node)
+
+    def _start_task(self, kind: str, coroutine: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
+        task = self._supervisor.start_task(kind, coroutine, title=title)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _OomWatch:
+    """Tells whether the kernel has just killed something for want of memory."""
+
+    def __init__(self) -> None:
+        self._kills = machine.oom_kills()
+        self._at = float("-inf")
+
+    def has_recent_kill(self) -> bool:
+        """Within the last second, or since anybody asked."""
+        kills, now = machine.oom_kills(), time.monotonic()
+        if kills > self._kills:
+            self._kills, self._at = kills, now
+        return now - self._at < 1
+
+
+def _describe_unattended(error: BaseException) -> str:
+    return f"The node was ended: the server could not look after it ({describe_error(error)})."
+
+
+def _start_cold(spec: NodeSpec, wires: NodePipes) -> tuple[ChildProcess, NodePipes]:
+    try:
+        child = spawn_child(
+            [sys.executable, "-m", "autoscaler.node_process", wires.node_ends.to_argument()],
+            environment=spec.environment,
+            descriptors=wires.node_ends.as_tuple(),
+            output=wires.output,
+        )
+    except BaseException:
+        wires.close()
+        raise
+    wires.close_node_ends()
+    return child, wires
+
+
+def _least_loaded(ready: Sequence[_NodeProcess], number: int) -> list[_NodeProcess]:
+    """Those to do without; of those with the same load the youngest."""
+    by_load = sorted(ready, key=lambda process: (process.node.in_flight, -process.node.asked_at))
+    return by_load[: max(0, number)]
+
+
+def _wait_every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
+    """What waits for so long."""
+
+    async def wait() -> None:
+        await asyncio.sleep(seconds)
+
+    return wait
+
+
+async def _completes_within(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
+    """Whether something happened within that time."""
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await waiting
+    except TimeoutError:
+        return False
+    return True

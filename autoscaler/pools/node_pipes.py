@@ -1,0 +1,71 @@
+"""What connects the server and one node that is being started: sockets, pipes and files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from autoscaler import linux
+from autoscaler.node_process import LaunchSpec, NodeDescriptors
+
+
+class NodePipes:
+    """Both ends for one attempt to start a node; raises OSError when they cannot be had.
+
+    `theirs` are the node's ends and `output` the writing end of its output pipe; `listener` and `board` stay
+    the caller's. To close them kills the node, if there is one.
+    """
+
+    def __init__(self, order: LaunchSpec, listener: int, board: int) -> None:
+        with contextlib.ExitStack() as undo:
+            file = linux.create_anonymous_file()
+            undo.callback(os.close, file)
+            os.write(file, order.to_bytes())
+            self._control, control = socket.socketpair()
+            undo.callback(self._control.close)
+            undo.callback(control.close)
+            self._control.setblocking(False)
+            lifeline, our_lifeline = os.pipe()
+            undo.callback(os.close, lifeline)
+            undo.callback(os.close, our_lifeline)
+            self._output_end, self.output = os.pipe()
+            undo.pop_all()
+        self.node_ends = NodeDescriptors(file, listener, control.detach(), lifeline, board)
+        self._node_descriptors = [file, self.node_ends.control, lifeline, self.output]
+        self._server_ends = [our_lifeline, self._output_end]
+        self._received = b""
+
+    def close_node_ends(self) -> None:
+        """Close the node's ends, once it has them."""
+        while self._node_descriptors:
+            os.close(self._node_descriptors.pop())
+
+    async def receive_report(self) -> Mapping[str, Any]:
+        """The next report of the node; empty when there will be none."""
+        loop = asyncio.get_running_loop()
+        while b"\n" not in self._received:
+            chunk = await loop.sock_recv(self._control, 1 << 16)
+            if not chunk:
+                return {}
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        report: Mapping[str, Any] = json.loads(line)
+        return report
+
+    def detach_output(self) -> int:
+        """The reading end of the output pipe, from now on the caller's."""
+        fd = self._output_end
+        self._server_ends.remove(fd)
+        return fd
+
+    def close(self) -> None:
+        """Close everything that is still here."""
+        self.close_node_ends()
+        self._control.close()
+        while self._server_ends:
+            os.close(self._server_ends.pop())

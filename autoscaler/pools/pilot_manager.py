@@ -1,0 +1,500 @@
+"""The server's side of pilots: which are lit, lighting them again, and having nodes forked from them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler import linux
+from autoscaler.errors import is_shortage
+from autoscaler.pilot import PilotSetup
+from autoscaler.pools import PilotSpec
+from autoscaler.pools.node_pipes import NodePipes
+from autoscaler.pools.node_socket import NodeSocket
+from autoscaler.pools.output import ProcessOutput
+from autoscaler.processes import ChildProcess, describe_exit, spawn_child
+
+logger = logging.getLogger(__name__)
+
+StartTask = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+# For how long, in seconds, nodes wait for a pilot that is being lit: a cold start would import the same.
+_LIGHTING = 60.0
+# A pilot that takes longer to be lit is stuck.
+_LONGEST_LIGHTING = 120.0
+# Without any fork for so long, although one was asked for, a pilot is taken to be stuck.
+_PATIENCE = 2.0
+# What may still be on its way from a pilot that is gone.
+_GRACE = 0.2
+# A pilot that lasted that long had no trouble being lit; others are lit again later each time.
+_STABLE_SECONDS = 30.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
+# Where the machine was short of something to start a pilot with.
+_SHORTAGE_DELAY = 1.0
+
+
+class PilotState(enum.Enum):
+    """Moves one way only; a new pilot takes the place of one that is out or has failed."""
+
+    STARTING = "lighting"
+    READY = "lit"
+    STOPPED = "out"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PilotPolicy:
+    """When pilots are lit: `on` at all, and for how many seconds after the last node that needs them.
+
+    Without `linger`, for as long as they are asked for.
+    """
+
+    enabled: bool = True
+    linger_seconds: float | None = None
+
+    @classmethod
+    def parse(cls, setting: str | float) -> PilotPolicy:
+        """From "off", "auto" or a number of seconds; raises ValueError."""
+        match setting:
+            case "off":
+                return cls(enabled=False)
+            case "auto":
+                return cls()
+        linger = float(setting)
+        if not linger >= 0:
+            raise ValueError(f"pilots: {setting} is not a number of seconds")
+        return cls(linger_seconds=linger)
+
+
+@dataclass(frozen=True, slots=True)
+class PilotStatus:
+    """A pilot as people may see it.
+
+    `spare` is the pid of the fork that waits to become the next node, `age` how many seconds ago it was
+    lit, `seconds` how long that took, `forked` how many nodes it bore, `reason` why it failed.
+    """
+
+    key: str
+    state: PilotState
+    pid: int | None
+    spare: int | None
+    age: float | None
+    seconds: float | None
+    forked: int
+    reason: str
+
+
+class PilotProcess:
+    """One pilot process, from its start to its end; see `autoscaler.pilot` for what is said on its socket."""
+
+    def __init__(self, spec: PilotSpec) -> None:
+        self.state = PilotState.STARTING
+        self.reason = ""
+        self.started_at = time.monotonic()
+        self.ready_at: float | None = None
+        self._spec = spec
+        self._seconds: float | None = None
+        self._forked = 0
+        self._child: ChildProcess | None = None
+        self._link: socket.socket | None = None
+        self._spares: dict[int, ChildProcess] = {}
+        self._last_sign_at = 0.0
+        self._fork_error: OSError | None = None  # why it could not make the next spare
+        self._killed = False
+        self.starved = False
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._socket: NodeSocket | None = None
+        self.settled: asyncio.Future[None] = loop.create_future()  # lit, or never to be
+        self._link_closed: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
+        self._fork_failed: asyncio.Future[None] = loop.create_future()  # while it could not make a spare
+
+    def status(self) -> PilotStatus:
+        """As it is now."""
+        spare = next((pid for pid, child in self._spares.items() if not child.exit.done()), None)
+        return PilotStatus(
+            key=self._spec.key,
+            state=self.state,
+            pid=self._child.pid if self._child is not None and not self._child.exit.done() else None,
+            spare=spare,
+            age=None if self.ready_at is None else time.monotonic() - self.ready_at,
+            seconds=self._seconds,
+            forked=self._forked,
+            reason=self.reason,
+        )
+
+    @property
+    def address(self) -> str:
+        """Where processes of this machine connect to it; "" unless it is a program of its own."""
+        return "" if self._socket is None else self._socket.shared_address
+
+    async def run(self) -> None:
+        """Light it, and return when it is out; when cancelled, put it out first."""
+        output: asyncio.Task[None] | None = None
+        tail: Sequence[str] = ()
+        code: int | None = None
+        try:
+            lines = ProcessOutput(self._spawn_process(), f"pilot {self._spec.key}")
+            tail = lines.tail
+            output = asyncio.create_task(lines.read_lines(), name=f"output of pilot {self._spec.key}")
+            code = await self._wait_for_exit()
+            self._read_messages()
+            await asyncio.wait((output,), timeout=_GRACE)
+            how = "" if self._killed else f"The pilot {describe_exit(code, tail)}"
+            self._mark_failed(f"{self.reason} {how}".strip())
+        except OSError as error:
+            self.starved = is_shortage(error)
+            self._mark_failed(f"Cannot start a pilot: {error}")
+        finally:
+            self._mark_settled()
+            await _finish_despite_cancel(self._clean_up(output))
+
+    def mark_stopped(self) -> None:
+        """Let nobody wait for it any longer."""
+        self.state = PilotState.STOPPED
+        self._mark_settled()
+
+    async def fork_node(self, wires: NodePipes) -> ChildProcess | None:
+        """Have a node forked; None, in a few seconds at most, when that does not work.
+
+        Raises OSError when the machine is short of what it takes: a cold start would fare no better.
+        """
+        if self._link is None:
+            return None
+        if self._fork_error is not None:
+            raise self._fork_error
+        try:
+            socket.send_fds(self._link, (b"n",), (*wires.node_ends.as_tuple(), wires.output))
+        except OSError:  # it is gone, or has not taken anything for long
+            return None
+        wires.close_node_ends()
+        hello = asyncio.ensure_future(wires.receive_report())
+        try:
+            if not await self._await_hello(hello):
+                return None
+            message = await hello
+        finally:
+            hello.cancel()
+        self._last_sign_at = time.monotonic()
+        self._read_messages()  # what tells of the spare may not have been read yet
+        child = self._spares.pop(message.get("pid", 0), None)
+        if child is not None:
+            self._forked += 1
+        return child
+
+    async def _wait_for_exit(self) -> int | None:
+        """Wait for the end of the process, which comes soon if it cannot be lit; returns its exit code."""
+        if self._child is None:
+            return None
+        await asyncio.wait(
+            (self.settled, self._child.exit), timeout=_LONGEST_LIGHTING, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.state is PilotState.STARTING and not self._child.exit.done():
+            self._kill_stuck(f"It was not lit within {_LONGEST_LIGHTING:g} s.")
+        return await self._child.wait()
+
+    async def _await_hello(self, hello: asyncio.Future[Any]) -> bool:
+        """Whether a node has come to be; a pilot that is stuck is killed."""
+        asked = time.monotonic()
+        while not hello.done():
+            left = max(asked, self._last_sign_at) + _PATIENCE - time.monotonic()
+            if self._fork_error is not None:
+                # What it had made before may just have been taken.
+                await asyncio.wait((hello,), timeout=_GRACE)
+                if not hello.done():
+                    raise self._fork_error
+                break
+            if self._link_closed.done():
+                await asyncio.wait((hello,), timeout=_GRACE)
+                break
+            if left <= 0:
+                # Not if it was this process that could not listen.
+                await asyncio.wait((hello,), timeout=_GRACE)
+                if not hello.done():
+                    self._kill_stuck(f"It did not fork within {_PATIENCE:g} s of being asked.")
+                break
+            await asyncio.wait(
+                (hello, self._link_closed, self._fork_failed),
+                timeout=left,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        return hello.done()
+
+    def _spawn_process(self) -> int:
+        """Start the process; returns the reading end of its output pipe."""
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+            link, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(link.close)
+            theirs.callback(remote.close)
+            output_end, output = os.pipe()
+            undo.callback(os.close, output_end)
+            theirs.callback(os.close, output)
+            command, descriptors = self._build_command(remote.fileno())
+            self._child = spawn_child(
+                command, environment=self._spec.environment, descriptors=descriptors, output=output
+            )
+            if self._socket is not None:
+                self._socket.close_listener()
+            undo.pop_all()
+        link.setblocking(False)
+        self._link = link
+        self._loop.add_reader(link, self._read_messages)
+        logger.info("pilot %s is being lit (pid %d)", self._spec.key, self._child.pid)
+        return output_end
+
+    def _build_command(self, link: int) -> tuple[list[str], list[int]]:
+        """What starts it, and the descriptors that it is given."""
+        spec = self._spec
+        if not spec.command:
+            setup = PilotSetup(spec.preload, link, os.getpid(), spec.spare_warmup)
+            return [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()], [link]
+        self._socket = NodeSocket()
+        listener = self._socket.fileno()
+        told = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
+        return [*spec.command, json.dumps(told)], [link, listener]
+
+    def _read_messages(self) -> None:
+        """Read what it has said."""
+        while self._link is not None and not self._link_closed.done():
+            try:
+                message = self._link.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # told once, before the rest, when it ended with orders unread
+                continue
+            if message:
+                self._handle_message(json.loads(message))
+            else:
+                self._loop.remove_reader(self._link)
+                self._link_closed.set_result(None)
+
+    def _handle_message(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"lit": float(seconds)}:
+                if self.state is PilotState.STARTING:
+                    self.state = PilotState.READY
+                self.ready_at, self._seconds = time.monotonic(), seconds
+                self._mark_settled()
+                logger.info("pilot %s is lit after %.1f s", self._spec.key, seconds)
+            case {"spare": int(pid)}:
+                self._last_sign_at = time.monotonic()
+                if self._fork_error is not None:
+                    self._fork_error, self._fork_failed = None, self._loop.create_future()
+                # One that is gone already, or cannot be watched, is not missed: nobody can claim it.
+                with contextlib.suppress(OSError):
+                    spare = self._spares[pid] = ChildProcess(pid)
+                    # One that is taken may end before its taker asks for it.
+                    spare.exit.add_done_callback(
+                        lambda _: self._loop.call_later(_PATIENCE, self._spares.pop, pid, None)
+                    )
+            case {"short": int(number)}:
+                self._fork_error = OSError(number, f"{os.strerror(number)} (to fork)")
+                if not self._fork_failed.done():
+                    self._fork_failed.set_result(None)
+            case {"failed": str(reason)}:
+                self.reason = reason
+
+    def _mark_settled(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def _kill_stuck(self, reason: str) -> None:
+        if self._child is not None:
+            self.reason, self._killed = reason, True
+            self._child.kill()
+
+    def _mark_failed(self, reason: str) -> None:
+        self.state, self.reason = PilotState.FAILED, reason
+        logger.error("pilot %s failed: %s", self._spec.key, reason)
+
+    async def _clean_up(self, output: asyncio.Task[None] | None) -> None:
+        """Wait until nothing of it is left but the nodes that it bore."""
+        if self._child is not None and self._link is not None:
+            self._child.kill()
+            await self._child.wait_group_gone()
+            # Whoever still reads orders finds none. A spare that has just taken one is a node.
+            self._link.shutdown(socket.SHUT_WR)
+            await asyncio.wait((self._link_closed,), timeout=_PATIENCE)
+            if not self._link_closed.done():
+                self._loop.remove_reader(self._link)
+                self._link_closed.set_result(None)
+                for spare in self._spares.values():
+                    spare.kill()
+            # One that has taken an order is claimed soon, or else killed by the end of its wires.
+            while left := [spare.exit for spare in self._spares.values() if not spare.exit.done()]:
+                await asyncio.wait(left, timeout=_GRACE)
+            self._link.close()
+            self._link = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if output is not None:
+            output.cancel()
+            await asyncio.wait((output,))
+
+
+class _PilotKeeper:
+    """Keeps the pilot of one key lit: one that fails is lit again, later each time."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, spec: PilotSpec) -> None:
+        self.spec = spec
+        self.pilot = PilotProcess(spec)
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def keep_running(self) -> None:
+        """Until cancelled, and the pilot is out."""
+        failures = 0
+        while True:
+            try:
+                await self.pilot.run()
+            except Exception:
+                logger.exception("the pilot %s was lost", self.spec.key)
+                self.pilot.mark_stopped()
+            lit_at = self.pilot.ready_at
+            steady = lit_at is not None and time.monotonic() - lit_at > _STABLE_SECONDS
+            if not self.pilot.starved:
+                failures = 1 if steady else failures + 1
+            delay = _SHORTAGE_DELAY if self.pilot.starved else _FIRST_DELAY * 2 ** (failures - 1)
+            await asyncio.sleep(min(delay, _LONGEST_DELAY))
+            self.pilot = PilotProcess(self.spec)
+
+    def stop(self) -> None:
+        """Have the task end."""
+        self.cancel_stop()
+        self.pilot.mark_stopped()
+        self.task.cancel()
+
+    def cancel_stop(self) -> None:
+        """Forget that it was to go out some time."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class PilotManager:
+    """All pilots of a pool. `run` makes a task that the pool waits for; see `Supervisor.start_task`."""
+
+    def __init__(self, policy: PilotPolicy, run: StartTask) -> None:
+        self._policy = policy
+        self._start_task = run
+        self._keepers: dict[str, _PilotKeeper] = {}
+        self._closed = not (policy.enabled and linux.AVAILABLE)
+
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+        """Have these lit from now on and no others, unless pilots are lit by need."""
+        if self._policy.linger_seconds is not None:
+            return
+        wanted = {spec.key: spec for spec in specs}
+        for key in self._keepers.keys() - wanted.keys():
+            self._stop_pilot(key)
+        for spec in wanted.values():
+            self._ensure_running(spec)
+
+    def can_fork(self, spec: PilotSpec) -> bool:
+        """Whether it can fork now, or is about to."""
+        return self._state_of(spec) in (PilotState.READY, PilotState.STARTING)
+
+    def _state_of(self, spec: PilotSpec) -> PilotState | None:
+        keeper = self._keepers.get(spec.key)
+        return None if keeper is None or keeper.spec != spec else keeper.pilot.state
+
+    async def wait_until_settled(self, within: float) -> None:
+        """Wait until each is lit or has failed; for so many seconds at most."""
+        settled = [keeper.pilot.settled for keeper in self._keepers.values()]
+        if settled:
+            await asyncio.wait(settled, timeout=within)
+
+    def on_node_start(self, spec: PilotSpec) -> None:
+        """A node of it is about to start."""
+        self._ensure_running(spec)
+
+    def on_last_node_gone(self, key: str) -> None:
+        """The last node of it is gone."""
+        keeper = self._keepers.get(key)
+        if keeper is not None and self._policy.linger_seconds is not None:
+            loop = asyncio.get_running_loop()
+            keeper.timer = loop.call_later(self._policy.linger_seconds, self._stop_pilot, key)
+
+    async def fork_node(
+        self, spec: PilotSpec, make_pipes: Callable[[], NodePipes]
+    ) -> tuple[ChildProcess, NodePipes] | None:
+        """Have a node forked, with the wires it has then; None when it must start cold."""
+        pilot = await self._wait_for_pilot(spec)
+        if pilot is None:
+            return None
+        attempt = make_pipes()
+        child = None
+        try:
+            child = await pilot.fork_node(attempt)
+        finally:
+            if child is None:
+                attempt.close()
+        return None if child is None else (child, attempt)
+
+    async def address_of(self, spec: PilotSpec) -> str:
+        """Where nodes connect to a pilot that is a program of its own; "" when there is none."""
+        pilot = await self._wait_for_pilot(spec)
+        return "" if pilot is None else pilot.address
+
+    async def _wait_for_pilot(self, spec: PilotSpec) -> PilotProcess | None:
+        """The pilot, waited for while it is started, but not for long."""
+        keeper = self._keepers.get(spec.key)
+        if keeper is None or keeper.spec != spec:
+            return None
+        pilot = keeper.pilot
+        if pilot.state is PilotState.STARTING:
+            await asyncio.wait(
+                (pilot.settled,), timeout=max(0.0, pilot.started_at + _LIGHTING - time.monotonic())
+            )
+        return pilot if pilot.state is PilotState.READY else None
+
+    def list_status(self) -> list[PilotStatus]:
+        """All that are to be lit, by key."""
+        return [keeper.pilot.status() for _, keeper in sorted(self._keepers.items())]
+
+    async def close(self) -> None:
+        """Put out all of them, for good."""
+        self._closed = True
+        keepers = list(self._keepers.values())
+        for key in list(self._keepers):
+            self._stop_pilot(key)
+        await asyncio.gather(*(keeper.task for keeper in keepers), return_exceptions=True)
+
+    def _ensure_running(self, spec: PilotSpec) -> None:
+        keeper = self._keepers.get(spec.key)
+        if keeper is not None and keeper.spec != spec:
+            self._stop_pilot(spec.key)
+            keeper = None
+        if keeper is None and not self._closed:
+            keeper = self._keepers[spec.key] = _PilotKeeper(spec)
+            keeper.task = self._start_task("pilot", keeper.keep_running(), spec.key)
+        if keeper is not None:
+            keeper.cancel_stop()
+
+    def _stop_pilot(self, key: str) -> None:
+        self._keepers.pop(key).stop()
+
+
+async def _finish_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
+    """Do it even if cancelled meanwhile; that then comes after it."""
+    task = asyncio.create_task(work, name="clearing away a pilot")
+    cancelled = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,222 @@
+"""A runtime as Beam's ModelHandler: the same runtimes as online, loaded once per worker process."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apache_beam.ml.inference.base import ModelHandler, PredictionResult
+from apache_beam.utils.shared import Shared
+
+from batch import failures
+from batch.messages import ModelSource
+from batch.records.blocks import BatchedBlock, RejectedRecord, reject_record
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.storage import ArtifactFetcher
+from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
+from serving.runtimes import ColumnsFormat, ExternalInterpreter, InputFormat, LoadSpec, Runtime, load_model
+from serving.runtimes.instance_batch import Batch, DependentColumns, count_rows, take_rows
+from serving.scratch_folders import make_scratch_folder, sweep_scratch
+
+# Rows per call where nobody says. 64 is the contract's, for calls whose memory or time nobody knows. What is
+# known to treat rows one by one and to be fast loses more than half of its speed in calls of 64 (measured).
+_CONTRACT_ROWS, _FAST_ROWS = 64, 1024
+_FAST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
+# Others run users' code, or steps that work in place: what a failed call was given may have been changed.
+_UNCHANGED_INSTANCES = frozenset({"TENSORFLOW", "XGBOOST"})
+
+# Runners may work on several bundles at a time in one process; a runtime is for one thread at a time.
+_RUNTIME_LOCK = threading.Lock()
+
+
+class SharedModel:
+    """A model that every step of a worker process shares: loaded when it is first asked for.
+
+    `cache_dir` is "" for machines other than this one.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        cache_dir: str,
+        cache_bytes: int,
+        folders: LocalFolderPolicy | None = None,
+    ) -> None:
+        self._source = source
+        self._folders = folders
+        self._cache_dir = cache_dir
+        self._cache_bytes = cache_bytes
+        self._shared = Shared()
+
+    def load(self) -> Runtime:
+        """The loaded model. Raises LoadFailed, UserCodeFailed, and what fetching its files raises."""
+        runtime: Runtime = self._shared.acquire(self._load_runtime)
+        return runtime
+
+    def _load_runtime(self) -> Runtime:
+        source = self._source
+        os.environ.update(source.environment)
+        folder = Path(source.model_dir) if source.model_dir else self._fetch_files()
+        return load_model(
+            LoadSpec(
+                folder,
+                source.framework,
+                source.prediction_class,
+                tuple(map(Path, source.packages)),
+                external=ExternalInterpreter(source.interpreter, shared_fate=True)
+                if source.interpreter
+                else None,
+                method=source.method,
+            )
+        )
+
+    def _fetch_files(self) -> Path:
+        sweep_scratch()
+        folder = make_scratch_folder("model") / "model"
+        if self._source.uri:
+            cache = Path(self._cache_dir or Path(tempfile.gettempdir(), "pilotlight-cache"))
+            storage = ArtifactFetcher(cache, self._cache_bytes, folders=self._folders)
+            storage.fetch(self._source.uri, folder)
+        else:  # a custom routine without files
+            folder.mkdir()
+        return folder
+
+
+class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
+    """Predicts batches with a runtime, `rows` at a time (0: as many as are good for the model).
+
+    A record that the model fails on costs itself only, its call being repeated without it, unless the model
+    takes nothing but calls of several.
+    """
+
+    def __init__(self, model: SharedModel, parameters: Mapping[str, Any], rows: int) -> None:
+        super().__init__()
+        self._model = model
+        self._parameters = dict(parameters)
+        self._rows = rows
+
+    def load_model(self) -> Runtime:
+        """The model of this worker process."""
+        with failures.carry_errors():
+            return self._model.load()
+
+    def run_inference(
+        self, batch: Sequence[BatchedBlock], model: Runtime, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """For each batch of instances, one of predictions."""
+        for batches in batch:
+            yield PredictionResult(batches.block.index, self._predict_block(batches, model))
+
+    def batch_elements_kwargs(self) -> Mapping[str, Any]:
+        """Elements are blocks already; Beam is not to collect them."""
+        return {"min_batch_size": 1, "max_batch_size": 1}
+
+    def get_num_bytes(self, batch: Sequence[BatchedBlock]) -> int:
+        """The bytes of the records."""
+        return sum(len(batches.block.data) for batches in batch)
+
+    def get_metrics_namespace(self) -> str:
+        """What Beam's metrics of this step are called."""
+        return "pilotlight"
+
+    def _predict_block(self, given: BatchedBlock, model: Runtime) -> BatchedBlock:
+        form = model.input_format(self._parameters)
+        fixed = form.fixed_rows if isinstance(form, ColumnsFormat) else None
+        attempt = _IsolatingPredictor(model, self._parameters, fixed or 1)
+        for part in given.parts:
+            attempt.predict_rows(part, fixed or self._rows or _choose_rows(model, form, part))
+        if not attempt.failures:
+            return BatchedBlock(given.block, tuple(attempt.parts), given.rows, given.keys, given.rejected)
+        return _drop_failed_rows(given, attempt)
+
+
+class _IsolatingPredictor:
+    """Predicts batch by batch, and keeps the rows apart that the model fails on, by their number.
+
+    A call has `least` rows at least.
+    """
+
+    def __init__(self, model: Runtime, parameters: Mapping[str, Any], least: int) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._least = least
+        self._most: float = math.inf  # as far as is known
+        self._row = 0
+        self.parts: list[Batch] = []
+        self.failures: dict[int, ModelError] = {}
+
+    def predict_rows(self, instances: Batch, rows: int) -> None:
+        """Predict what can be predicted, so many rows in a call, fewer once those are seen to be too many."""
+        start, size = 0, count_rows(instances)
+        while start < size:
+            end = start + int(min(rows, self._most))
+            self._predict_or_halve(take_rows(instances, slice(start, end)))
+            start = end
+
+    def _predict_or_halve(self, instances: Batch) -> None:
+        """Predict what can be predicted: a batch that fails is cut in halves until one row is left."""
+        size = count_rows(instances)
+        kept = b"" if self._model.framework in _UNCHANGED_INSTANCES else pickle.dumps(instances)
+        try:
+            self.parts.append(self._call_model(instances, size))
+        except ModelError as error:
+            if size <= self._least:
+                self.failures |= dict.fromkeys(range(self._row, self._row + size), error)
+                self._row += size
+                return
+            half = (size + 1) // 2
+            failed = len(self.failures)
+            self.predict_rows(pickle.loads(kept) if kept else instances, half)
+            if len(self.failures) == failed:  # no row is at fault, but their number
+                self._most = min(self._most, half)
+        else:
+            self._row += size
+
+    def _call_model(self, instances: Batch, size: int) -> Batch:
+        try:
+            with _RUNTIME_LOCK:
+                predictions = self._model.predict(instances, **self._parameters)
+        except MemoryError:
+            raise
+        except ModelError as error:
+            if isinstance(error.__cause__, MemoryError):
+                raise error.__cause__ from error
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ModelFailed(describe_exception(error)) from error
+        if count_rows(predictions) != size:
+            raise InvalidOutputs(
+                f"The model gave {count_rows(predictions)} predictions for {size} instances; it must give as many."
+            )
+        return predictions
+
+
+def _drop_failed_rows(given: BatchedBlock, attempt: _IsolatingPredictor) -> BatchedBlock:
+    lines = given.block.split_records()
+    rows = range(len(lines)) if given.rows is None else given.rows
+    bad: list[RejectedRecord] = [
+        reject_record(lines[rows[row]], error) for row, error in attempt.failures.items()
+    ]
+    good = [row for row in range(len(rows)) if row not in attempt.failures]
+    return BatchedBlock(
+        given.block,
+        tuple(attempt.parts),
+        rows=[rows[row] for row in good],
+        keys=None if given.keys is None else [given.keys[row] for row in good],
+        rejected=tuple(sorted((*given.rejected, *bad), key=lambda one: one.offset)),
+    )
+
+
+def _choose_rows(model: Runtime, form: InputFormat, part: Batch) -> int:
+    """The rows of a call where nobody says: each by itself if they are not known to be independent."""
+    if isinstance(part, DependentColumns) or (isinstance(form, ColumnsFormat) and not form.independent_rows):
+        return 1
+    return _FAST_ROWS if model.mergeable and model.framework in _FAST else _CONTRACT_ROWS

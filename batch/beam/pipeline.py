@@ -1,0 +1,185 @@
+"""The pipeline of a job: Read | Decode | Predict | Encode | Write | Seal, the same on every runner.
+
+What flows from Read to Write is a block of records, so Beam's cost per element is paid once per block. The
+only shuffles are the one that hands out shards, which carries their names, and the one that brings together
+what bundles wrote of a shard, which carries file names: blocks never cross one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.ml.inference.base import PredictionResult, RunInference
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from batch import failures
+from batch.beam.model_handler import RuntimeHandler, SharedModel
+from batch.beam.progress import ProgressTotals, ProgressWriter
+from batch.records import readers, writers
+from batch.records.blocks import BatchedBlock, EncodedBlock, RecordBlock, ShardPiece
+from batch.records.decode import RecordDecoder
+from batch.records.encode import LineEncoder
+from batch.records.input_shards import Shard
+from serving.artifacts.storage import FileStore
+from serving.runtimes.json_codec import AnswerStyle
+
+NAMESPACE = "pilotlight"
+PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """All that the steps need to know. `folder` takes the attempt's temporary files, `meters` see `Meter`."""
+
+    files: FileStore
+    shards: Sequence[Shard]
+    data_format: str
+    output_format: str
+    model: SharedModel
+    parameters: Mapping[str, Any]
+    batch_size: int
+    keys: tuple[str, ...]
+    folder: str
+    progress_folder: str
+    style: AnswerStyle = AnswerStyle()
+
+
+def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
+    """Put the steps together."""
+    (
+        pipeline
+        | "Shards" >> beam.Create([(shard.index, shard) for shard in plan.shards], reshuffle=False)
+        | "Hand out" >> beam.GroupByKey()
+        | "Read" >> beam.ParDo(ReadShards(plan.files, plan.data_format))
+        | "Decode" >> beam.ParDo(DecodeRecords(plan.model, plan.parameters, plan.keys))
+        | "Predict" >> RunInference(RuntimeHandler(plan.model, plan.parameters, plan.batch_size))
+        | "Encode" >> beam.ParDo(EncodePredictions(plan.output_format, plan.style))
+        | "Write" >> beam.ParDo(WritePieces(plan.files, plan.folder, ProgressWriter(plan.progress_folder)))
+        | "Bring together" >> beam.GroupByKey()
+        | "Seal" >> beam.ParDo(SealShards(plan.files, plan.folder))
+    )
+
+
+class ReadShards(beam.DoFn):
+    """Shards to blocks of records."""
+
+    def __init__(self, files: FileStore, data_format: str) -> None:
+        self._files = files
+        self._data_format = data_format
+
+    def process(self, element: tuple[int, Iterable[Shard]]) -> Iterator[RecordBlock]:
+        """Read the one shard of this number."""
+        _, shards = element
+        with failures.carry_errors():
+            for shard in shards:
+                yield from readers.read_shard(self._files, shard, self._data_format)
+
+
+class DecodeRecords(beam.DoFn):
+    """Records to instances in the form that the model wants."""
+
+    def __init__(self, model: SharedModel, parameters: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._keys = keys
+
+    def setup(self) -> None:
+        """Load the model, which alone knows its form."""
+        with failures.carry_errors():
+            self._runtime = self._model.load()
+            self._instances = RecordDecoder(self._runtime.input_format(self._parameters), self._keys)
+
+    def process(self, element: RecordBlock) -> Iterator[BatchedBlock]:
+        """Decode a block."""
+        with failures.carry_errors():
+            yield self._instances.decode(element)
+
+
+class EncodePredictions(beam.DoFn):
+    """Predictions to lines."""
+
+    def __init__(self, output_format: str, style: AnswerStyle) -> None:
+        self._lines = LineEncoder(output_format, style)
+
+    def process(self, element: PredictionResult) -> Iterator[EncodedBlock]:
+        """Encode a block."""
+        with failures.carry_errors():
+            yield self._lines.encode(cast(BatchedBlock, element.inference))
+
+
+class WritePieces(beam.DoFn):
+    """Lines to files of the attempt: one of each shard that is in the bundle."""
+
+    def __init__(self, files: FileStore, folder: str, meter: ProgressWriter) -> None:
+        self._files = files
+        self._folder = folder
+        self._progress = meter
+        self._open: dict[int, writers.PieceWriter] = {}
+        self._predictions = Metrics.counter(NAMESPACE, PREDICTIONS)
+        self._errors = Metrics.counter(NAMESPACE, ERRORS)
+        self._bytes = Metrics.counter(NAMESPACE, BYTES)
+
+    def setup(self) -> None:
+        """Show that this worker is at work."""
+        self._progress.start()
+
+    def start_bundle(self) -> None:
+        """Begin with no file."""
+        self._open = {}
+
+    def process(self, element: EncodedBlock) -> Iterator[tuple[int, ShardPiece]]:
+        """Append a block to the file of its shard, and close that behind the last one."""
+        with failures.carry_errors():
+            writer = self._open.get(element.shard)
+            if writer is None:
+                writer = writers.PieceWriter(self._files, self._folder, element.shard, element.index)
+                self._open[element.shard] = writer
+            writer.add(element)
+            self._count_block(element)
+            if element.last:
+                del self._open[element.shard]
+                yield element.shard, writer.close()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """Close the files of shards whose last block another bundle gets."""
+        with failures.carry_errors():
+            for shard, writer in self._open.items():
+                yield WindowedValue(
+                    (shard, writer.close()), GlobalWindow().max_timestamp(), (GlobalWindow(),)
+                )
+        self._open = {}
+
+    def teardown(self) -> None:
+        """Drop what a failed bundle left open."""
+        for writer in self._open.values():
+            writer.abandon()
+
+    def _count_block(self, block: EncodedBlock) -> None:
+        self._predictions.inc(block.predictions)
+        self._errors.inc(len(block.rejected))
+        self._bytes.inc(block.stored_bytes)
+        examples = [f"{block.file} at byte {bad.offset}: {bad.reason}" for bad in block.rejected[:3]]
+        done = ProgressTotals(
+            block.predictions, len(block.rejected), block.stored_bytes, block.begun, time.time()
+        )
+        self._progress.add(done, examples)
+
+
+class SealShards(beam.DoFn):
+    """The pieces of a shard to one file, written down as complete."""
+
+    def __init__(self, files: FileStore, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+
+    def process(self, element: tuple[int, Iterable[ShardPiece]]) -> None:
+        """Seal a shard."""
+        shard, pieces = element
+        with failures.carry_errors():
+            writers.seal_shard(self._files, self._folder, shard, pieces)

@@ -1,0 +1,187 @@
+"""Runs a planned job elsewhere: on a runner that takes the pipeline to other machines."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.runners.runner import PipelineState
+
+from batch import failures
+from batch.beam import execution, pipeline
+from batch.beam.execution import RunContext, RunTiming
+from batch.beam.pipeline import PipelinePlan
+from batch.beam.runners import RemoteRunner
+from batch.failures import JobFailed
+from batch.messages import FailureStatus, JobCounts
+from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two looks at the pipeline, at first and later.
+_LOOK_FIRST, _LOOK_EVERY = 0.5, 5.0
+# The exit code of a process that was asked to end.
+_EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def run_remote(
+    plan: PipelinePlan, remote: RemoteRunner, packages: Callable[[], Sequence[str]], context: RunContext
+) -> RunTiming:
+    """Run elsewhere; how long each worker ran is not known here. Raises ServingError or JobFailed.
+
+    `packages` makes the archives that the workers need if they have nothing but Beam. When this process is
+    asked to end, so is the pipeline.
+    """
+    start = time.monotonic()
+    try:
+        with _raise_on_sigterm(), _end_new_children():
+            if remote.bare_workers:
+                remote.add_packages(packages())
+            result = _submit_pipeline(remote, plan)
+            try:
+                _follow_pipeline(result, remote.name, context)
+            except BaseException:
+                _cancel_pipeline(result)
+                raise
+    except _TerminationRequested:
+        os._exit(_EXIT_TERMINATED)
+    seconds = time.monotonic() - start
+    return RunTiming(seconds, seconds)
+
+
+class _TerminationRequested(BaseException):
+    """This process is to end."""
+
+
+@contextmanager
+def _raise_on_sigterm() -> Iterator[None]:
+    def terminate(*_: object) -> None:
+        raise _TerminationRequested
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
+    """The pipeline, now that the runner has it."""
+    try:
+        return execution.start_pipeline(remote.runner, remote.options, plan)
+    except ServingError:
+        raise
+    except (ValueError, SystemExit) as error:
+        # Beam's own checks of the options, and of those that only the job server knows.
+        text = str(error) if isinstance(error, ValueError) else "a value is none, see the job's log"
+        raise InvalidArgument(f"{remote.name} does not take the options: {_to_one_line(text)}") from error
+    except Exception as error:
+        raise FailedPrecondition(
+            f"{remote.name} could not take the pipeline: {type(error).__name__}: {_to_one_line(str(error))}. "
+            "docs/batch.md says what each runner needs."
+        ) from error
+
+
+def _follow_pipeline(result: Any, name: str, context: RunContext) -> None:
+    """Look at a pipeline until it ends. Raises JobFailed, and Unavailable when it is lost from sight."""
+    wait = _PipelineWaiter(result)
+    wait.start()
+    pause = _LOOK_FIRST
+    while wait.is_alive():
+        _check_progress(result, context)
+        wait.join(pause)
+        pause = min(pause * 1.5, _LOOK_EVERY)
+    try:
+        state = result.state
+    except Exception as error:
+        raise Unavailable(f"{name} does not answer any more: {_to_one_line(str(error))}") from error
+    if not PipelineState.is_terminal(state):
+        raise Unavailable(f"{name} said nothing more of the pipeline: {_to_one_line(str(wait.error))}")
+    if state != PipelineState.DONE:
+        raise _build_failure(name, state, str(wait.error or ""))
+
+
+class _PipelineWaiter(threading.Thread):
+    """Waits for the end of a pipeline, and reads what its runner says meanwhile."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(name="wait", daemon=True)
+        self._result = result
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Wait."""
+        try:
+            self._result.wait_until_finish()
+        except Exception as error:
+            self.error = error
+
+
+def _check_progress(result: Any, context: RunContext) -> None:
+    counts = _query_counts(result, context.bytes_total)
+    context.on_counts(counts)
+    if reason := context.limit.explain_excess(counts.predictions, counts.errors, final=False):
+        raise JobFailed(FailureStatus("FAILED_PRECONDITION", reason, counts.predictions, counts.errors))
+
+
+def _query_counts(result: Any, bytes_total: int) -> JobCounts:
+    try:
+        # A copy: a result keeps the first metrics it was asked for.
+        metrics = copy.copy(result).metrics()
+        found = metrics.query(MetricsFilter().with_namespace(pipeline.NAMESPACE))["counters"]
+    except Exception as error:  # a runner need not have any while it works
+        logger.debug("no metrics: %s", error)
+        return JobCounts(bytes_total=bytes_total)
+    # Runners keep both numbers, or either.
+    sums = {one.key.metric.name: max(one.attempted or 0, one.committed or 0) for one in found}
+    return JobCounts(
+        predictions=sums.get(pipeline.PREDICTIONS, 0),
+        errors=sums.get(pipeline.ERRORS, 0),
+        bytes=min(sums.get(pipeline.BYTES, 0), bytes_total),
+        bytes_total=bytes_total,
+    )
+
+
+def _build_failure(name: str, state: str, text: str) -> JobFailed:
+    failed = failures.extract_failure(text)
+    if failed is None:
+        logger.error("%s ended the pipeline in the state %s: %s", name, state, text)
+        # Of a trace of Java's the first line says what is wrong, of one of Python's the last.
+        lines = [line for line in text.splitlines() if line and not line.startswith((" ", "\t", "Caused by"))]
+        reason = lines[-1] if lines else "see the job's log, and its own"
+        failed = FailureStatus("INTERNAL", f"{name} ended the pipeline in the state {state}: {reason}")
+    return JobFailed(failed)
+
+
+def _cancel_pipeline(result: Any) -> None:
+    try:
+        result.cancel()
+    except Exception as error:
+        logger.warning("the pipeline may still be running: it could not be cancelled: %s", error)
+
+
+@contextmanager
+def _end_new_children() -> Iterator[None]:
+    """End what Beam has started meanwhile: a job server would go on."""
+    before = psutil.Process().children(recursive=True)
+    try:
+        yield
+    finally:
+        for child in psutil.Process().children(recursive=True):
+            if child not in before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+
+def _to_one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")

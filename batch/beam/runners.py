@@ -1,0 +1,270 @@
+"""Beam's runner and options for a job: the embedded runner by default, any other by name with its options."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import joblib
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    FlinkRunnerOptions,
+    JobServerOptions,
+    PipelineOptions,
+    PortableOptions,
+    SetupOptions,
+    SparkRunnerOptions,
+    WorkerOptions,
+)
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+from apache_beam.runners.portability.flink_runner import MAGIC_HOST_NAMES
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.runners.portability.spark_runner import LOCAL_MASTER_PATTERN
+from apache_beam.runners.runner import create_runner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+from batch.messages import EMBEDDED
+from serving.errors import FailedPrecondition, InvalidArgument
+
+WORKER_MODULE = "batch.beam.worker"
+# Those that take the pipeline elsewhere.
+REMOTE_RUNNERS = ("FlinkRunner", "SparkRunner", "DataflowRunner", "PrismRunner", "PortableRunner")
+
+# Seconds within which a job server must answer.
+_ANSWER_WITHIN = 20.0
+# Beam ends its calls to a job server after this time, also the one that waits for the pipeline's end.
+_CALL_SECONDS = 30 * 24 * 3600
+# How alike two options are for one to be the other misspelt.
+_SIMILARITY = 0.85
+# Options that would make of the job something else than one run of this pipeline.
+_RESERVED_OPTIONS = (
+    "output_executable_path",
+    "runner",
+    "save_main_session",
+    "streaming",
+    "template_location",
+    "update",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerRequest:
+    """What a job says of the runner it wants: its name, its options as typed, and what holds without them.
+
+    `job` is the job's name, `workers` the most it may have, `region` is "" when not said. `folder` takes the
+    attempt's temporary files, `paths` is what workers read and write.
+    """
+
+    runner: str
+    arguments: tuple[str, ...] = ()
+    job: str
+    attempt: int = 1
+    workers: int
+    region: str = ""
+    folder: str
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRunner:
+    """A runner that takes the pipeline elsewhere.
+
+    `here`: its workers are this process after all. `bare`: they have nothing but Beam, so that the rest has
+    to be brought.
+    """
+
+    name: str
+    runner: Any
+    options: PipelineOptions
+    in_process: bool
+    bare_workers: bool
+
+    def add_packages(self, packages: Sequence[str]) -> None:
+        """Have the workers install these archives, before any that the options name."""
+        setup = self.options.view_as(SetupOptions)
+        setup.extra_packages = [*packages, *(setup.extra_packages or ())]
+
+
+def count_cores() -> int:
+    """Those that this process may use."""
+    found: int = joblib.cpu_count()
+    return found
+
+
+def create_embedded_runner(workers: int, progress_folder: str) -> tuple[Any, PipelineOptions]:
+    """Beam's own runner on this machine: one worker in this process, or several in processes of their own.
+
+    Those tell in the folder `meters` that they are alive.
+
+    By its name: what is called DirectRunner may turn to another one, which it has to download.
+    """
+    options = PipelineOptions([])
+    if workers == 1:
+        return FnApiRunner(), options
+    options.view_as(DirectOptions).direct_num_workers = workers
+    command = f"exec {shlex.quote(sys.executable)} -m {WORKER_MODULE} {shlex.quote(progress_folder)}"
+    return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command)), options
+
+
+def create_remote_runner(wish: RunnerRequest) -> RemoteRunner:
+    """Another runner, by its name.
+
+    Raises InvalidArgument for a runner or an option that is none, FailedPrecondition when something is
+    missing that the runner needs.
+    """
+    if wish.runner not in REMOTE_RUNNERS:
+        raise InvalidArgument(
+            f"Unknown runner {wish.runner!r}; known: {EMBEDDED} (on this machine), {', '.join(REMOTE_RUNNERS)}."
+        )
+    here = _runs_in_process(wish.runner, _parse_options(wish.arguments))
+    # Of an option that is said twice, the last one holds.
+    options = _parse_options([*default_options(wish, here=here), *wish.arguments])
+    _check_options(wish.runner, options)
+    found = RemoteRunner(
+        wish.runner,
+        _create_runner(wish.runner, options),
+        options,
+        here,
+        _has_bare_workers(options, here=here),
+    )
+    _check_paths(wish, found)
+    return found
+
+
+def default_options(wish: RunnerRequest, *, here: bool) -> list[str]:
+    """Options that follow from the job, for a runner whose workers are `here` or elsewhere."""
+    name = re.sub(r"[^a-z0-9]+", "-", wish.job.rpartition("/")[2].lower()).strip("-")
+    # The attempt before may still be running.
+    suffix = f"-{wish.attempt}" if wish.attempt > 1 else ""
+    found = [f"--job_name=pilotlight-{name}{suffix}", f"--job_server_timeout={_CALL_SECONDS}"]
+    match wish.runner:
+        case "FlinkRunner" | "PortableRunner":
+            found.append(f"--parallelism={min(wish.workers, count_cores()) if here else wish.workers}")
+        case "DataflowRunner":
+            found += [f"--max_num_workers={wish.workers}", f"--temp_location={wish.folder}/beam"]
+            if wish.region:
+                found.append(f"--region={wish.region}")
+    return found
+
+
+# ---- options
+
+
+def _parse_options(arguments: Sequence[str]) -> PipelineOptions:
+    for before, word in zip(("=", *arguments), arguments, strict=False):
+        if not word.startswith("--") and (not before.startswith("--") or "=" in before):
+            raise InvalidArgument(f"{word!r} is no pipeline option; they are written --NAME=VALUE.")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            options = PipelineOptions(list(arguments))
+            options.get_all_options()
+    except (SystemExit, ValueError) as error:
+        # Beam's parser prints what is wrong, behind all that it knows, and exits.
+        reason = said.getvalue().rpartition("error: argument ")[2].strip() or error
+        raise InvalidArgument(f"A pipeline option is wrong: {reason}.") from None
+    return options
+
+
+def _check_options(runner: str, options: PipelineOptions) -> None:
+    known = options.get_all_options()
+    for name in _RESERVED_OPTIONS:
+        if known[name]:
+            raise InvalidArgument(f"--{name} cannot be set for a batch prediction.")
+    unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    is_asked = bool(endpoint) and endpoint != "embed"
+    if is_asked:
+        unknown -= _fetch_server_options(endpoint)
+    for name in sorted(unknown):
+        near = difflib.get_close_matches(name, known, 1, _SIMILARITY)
+        # A job server that is yet to be started may know more than Beam's Python half.
+        if near or is_asked or runner == "DataflowRunner":
+            meant = f" Did you mean --{near[0]}?" if near else ""
+            raise InvalidArgument(f"{runner} has no option --{name}.{meant}")
+
+
+def _fetch_server_options(endpoint: str) -> set[str]:
+    """The options that a job server has itself."""
+    with grpc.insecure_channel(endpoint) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_ANSWER_WITHIN)
+            answer = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
+                beam_job_api_pb2.DescribePipelineOptionsRequest(), timeout=_ANSWER_WITHIN
+            )
+        except (grpc.FutureTimeoutError, grpc.RpcError) as error:
+            raise FailedPrecondition(
+                f"No Beam job server answers at {endpoint}. Start it, or correct --job_endpoint=HOST:PORT."
+            ) from error
+    return {option.name for option in answer.options}
+
+
+def _runs_in_process(runner: str, options: PipelineOptions) -> bool:
+    """Whether the workers are threads of this process: Beam's default where it starts the cluster itself."""
+    kind = options.view_as(PortableOptions).environment_type
+    if kind or runner == "DataflowRunner":
+        return bool(kind == "LOOPBACK")
+    match runner:
+        case "PrismRunner":
+            return True
+        case "FlinkRunner":
+            return options.view_as(FlinkRunnerOptions).flink_master in MAGIC_HOST_NAMES
+        case "SparkRunner":
+            master = options.view_as(SparkRunnerOptions).spark_master_url
+            return re.match(LOCAL_MASTER_PATTERN, master) is not None
+        case _:
+            return False
+
+
+def _has_bare_workers(options: PipelineOptions, *, here: bool) -> bool:
+    """Whether workers run in Beam's own container, and nothing says what is to be installed there."""
+    portable, setup = options.view_as(PortableOptions), options.view_as(SetupOptions)
+    return not (
+        here
+        or portable.environment_type not in (None, "DOCKER")
+        or portable.environment_config
+        or portable.environment_options
+        or setup.setup_file
+        or setup.requirements_file
+        or options.view_as(WorkerOptions).sdk_container_image
+    )
+
+
+# ---- what a runner needs
+
+
+def _create_runner(runner: str, options: PipelineOptions) -> Any:
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if runner == "PortableRunner" and not endpoint:
+        raise InvalidArgument(
+            "PortableRunner needs --job_endpoint=HOST:PORT, the address of a Beam job server."
+        )
+    java = options.view_as(JobServerOptions).job_server_java_launcher
+    if runner in ("FlinkRunner", "SparkRunner") and not endpoint and shutil.which(java) is None:
+        raise FailedPrecondition(
+            f"{runner} starts a Beam job server, which needs Java, and there is no {java!r} here. Install "
+            "Java 11 or later, or name a job server that is running with --job_endpoint=HOST:PORT."
+        )
+    try:
+        return create_runner(runner)
+    except ImportError as error:
+        raise FailedPrecondition(f"{runner} is not installed here: {error}.") from error
+
+
+def _check_paths(wish: RunnerRequest, found: RemoteRunner) -> None:
+    for path in wish.paths:
+        if found.bare_workers and not path.startswith("gs://"):
+            raise FailedPrecondition(
+                f"The workers of {wish.runner} run in containers, where there is no {path}. Use gs:// for "
+                "the model, the input and the output, or give the workers an environment that has it with "
+                "--environment_type or --sdk_container_image."
+            )

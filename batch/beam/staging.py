@@ -1,0 +1,145 @@
+"""What workers elsewhere need besides Beam: this program, the model's libraries, the user's packages.
+
+Each becomes an archive that Beam hands to the workers, which install it with pip before they begin.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterable, Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from textwrap import dedent
+
+from packaging.version import Version
+
+from batch.messages import ModelSource
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.storage import ArtifactFetcher, FileStore
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.runtimes.framework_detection import MODEL_FILES
+
+_NAME = "pilotlight"
+# The packages of ours that steps are made of, and what these import.
+PACKAGES = ("batch", "serving")
+_CORE = ("google-cloud-storage", "google-crc32c", "msgspec", "numpy", "orjson", "pysimdjson")
+# What pickles and custom routines find online. A routine that needs more says so in its own package.
+_PYTHON = ("joblib", "pandas", "scikit-learn", "scipy", "threadpoolctl", "xgboost")
+_TENSORFLOW = ("tensorflow",)
+# What Beam takes for a package.
+_ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")
+
+
+def build_archives(model: ModelSource, folder: Path, folders: LocalFolderPolicy | None = None) -> list[str]:
+    """Make the archives in `folder`, which is made anew, and return them in the order of their installation.
+
+    Raises FailedPrecondition when a library is not installed here, so that its version is not known,
+    InvalidArgument for user packages that Beam does not take, and what fetching those from `folders` raises.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    ours = build_source_archive(list_requirements(model), folder)
+    users = [
+        _fetch_package(uri, folder / f"{number}", folders) for number, uri in enumerate(model.package_uris)
+    ]
+    names = [path.name for path in (ours, *users)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgument(f"Two packages are called {name}; workers cannot tell them apart.")
+    return [str(path) for path in (ours, *users)]
+
+
+def list_requirements(model: ModelSource) -> list[str]:
+    """The libraries that the model needs, each in the version that is installed here."""
+    return [f"{name}=={_installed_version(name)}" for name in (*_CORE, *_framework_libraries(model))]
+
+
+def build_source_archive(requires: Sequence[str], folder: Path) -> Path:
+    """This program as it runs, as a source archive that pip installs with `requires`.
+
+    It is packed from the imported packages: where they came from, and how, does not matter.
+    """
+    version = _installed_version(_NAME)
+    target = folder / f"{_NAME}-{version}.tar.gz"
+    sources = dict(_list_sources())
+    names = sorted({str(Path(name).parent).replace("/", ".") for name in sources})
+    with tarfile.open(target, "w:gz") as archive:
+        _add_file(
+            archive, f"{_NAME}-{version}/pyproject.toml", _render_pyproject(version, names, requires).encode()
+        )
+        for name, path in sources.items():
+            _add_file(archive, f"{_NAME}-{version}/{name}", path.read_bytes())
+    return target
+
+
+def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
+    """The libraries of the model's framework. Without one, the names of its files tell; see `detect`."""
+    if model.framework or model.prediction_class:
+        return _TENSORFLOW if model.framework == "TENSORFLOW" else _PYTHON
+    place = (model.model_dir or model.uri).rstrip("/")
+    try:
+        names = {item.uri.rpartition("/")[2] for item in FileStore().glob(f"{place}/*")}
+    except NotFound:
+        # Loading says what is missing, better than can be said here.
+        return _PYTHON
+    return _TENSORFLOW if names & {*MODEL_FILES["TENSORFLOW"]} else _PYTHON
+
+
+def _installed_version(name: str) -> str:
+    try:
+        # A local part (2.16.1+cu12) is known to no index.
+        return Version(metadata.version(name)).public
+    except metadata.PackageNotFoundError as error:
+        raise FailedPrecondition(
+            f"{name} is not installed here, so which version the workers need is not known. Install "
+            "pilotlight[all], or give the workers an environment that has all they need: "
+            "--sdk_container_image=IMAGE."
+        ) from error
+
+
+def _fetch_package(uri: str, folder: Path, folders: LocalFolderPolicy | None) -> Path:
+    if not uri.endswith(_ARCHIVES):
+        raise InvalidArgument(
+            f"{uri} cannot be handed to the workers of another runner: Beam takes packages whose names end "
+            f"in {', '.join(_ARCHIVES)}."
+        )
+    return ArtifactFetcher(folder / "cache", 0, folders=folders).fetch_file(uri, folder)
+
+
+def _list_sources() -> Iterable[tuple[str, Path]]:
+    for package in PACKAGES:
+        (root,) = import_module(package).__path__
+        for path in sorted(Path(root).rglob("*")):
+            if path.suffix in (".py", ".binpb") or path.name == "py.typed":
+                yield f"{package}/{path.relative_to(root).as_posix()}", path
+
+
+def _render_pyproject(version: str, packages: Sequence[str], requires: Sequence[str]) -> str:
+    # Lists of strings are written alike in TOML and in JSON.
+    return dedent(
+        f"""\
+        [build-system]
+        requires = ["setuptools>=61"]
+        build-backend = "setuptools.build_meta"
+
+        [project]
+        name = "{_NAME}"
+        version = "{version}"
+        dependencies = {json.dumps(list(requires))}
+
+        [tool.setuptools]
+        packages = {json.dumps(list(packages))}
+
+        [tool.setuptools.package-data]
+        "*" = ["py.typed", "*.binpb"]
+        """
+    )
+
+
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))

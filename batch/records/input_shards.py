@@ -1,0 +1,119 @@
+"""What a job reads, cut into shards: consecutive pieces of the input, each of which becomes one result file.
+
+A shard is a list of splits, and a split a byte range of a file. Uncompressed lines can be split anywhere:
+whoever reads a range takes the lines that begin in it. Compressed files and TFRecord files are read from
+their beginning, by one worker each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from serving.artifacts.storage import FileInfo, FileStore
+from serving.errors import InvalidArgument
+
+LINES = frozenset({"JSON", "TEXT"})
+
+# A worker pays for its start with this many bytes of input; a result file is to come from about so many.
+_WORKER_BYTES, _SHARD_BYTES = 4 << 20, 64 << 20
+# What a compressed byte is taken to hold, for balance alone.
+_COMPRESSION_RATIO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The records of a file that begin at `start` or later and before `end`; None: up to its last."""
+
+    item: FileInfo
+    start: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The input of one result file."""
+
+    index: int
+    splits: tuple[Split, ...]
+
+
+def find_inputs(files: FileStore, paths: Sequence[str]) -> tuple[FileInfo, ...]:
+    """The files that the input paths name, in the order of the paths, each once.
+
+    Raises NotFound, PermissionDenied, or InvalidArgument for what is no path or when all are empty.
+    """
+    found = {item.uri: item for path in paths for item in files.glob(path)}
+    items = tuple(found.values())
+    if not any(item.size for item in items):
+        raise InvalidArgument(
+            f"There is nothing to predict: {_count_noun(len(items), 'file')} at {', '.join(paths)}, all empty."
+        )
+    return items
+
+
+def choose_worker_count(items: Sequence[FileInfo], most: int, data_format: str) -> int:
+    """How many workers are worth their start."""
+    weight = sum(_weigh_item(item, data_format) for item in items)
+    return max(1, min(most, math.ceil(weight / _WORKER_BYTES)))
+
+
+def plan_shards(items: Sequence[FileInfo], workers: int, data_format: str) -> tuple[Shard, ...]:
+    """Shards of about the same size, as many for every worker."""
+    total = sum(_weigh_item(item, data_format) for item in items)
+    count = math.ceil(max(1, math.ceil(total / _SHARD_BYTES)) / workers) * workers
+    groups: list[list[Split]] = [[] for _ in range(count)]
+    before = 0
+    for split, weight in _split_items(items, total / count, data_format):
+        # By its middle: what lies across a border goes where most of it is.
+        groups[int((before + weight / 2) * count / total)].append(split)
+        before += weight
+    filled = [group for group in groups if group]
+    return tuple(Shard(index, tuple(group)) for index, group in enumerate(filled))
+
+
+def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
+    """The largest first: dealt out in this order, they load workers evenly."""
+
+    def weigh_shard(shard: Shard) -> int:
+        return sum(
+            _weigh_item(split.item, data_format) if split.end is None else split.end - split.start
+            for split in shard.splits
+        )
+
+    return sorted(shards, key=weigh_shard, reverse=True)
+
+
+def is_compressed(item: FileInfo, data_format: str) -> bool:
+    """Whether a file is to be read through gzip."""
+    return item.gzip or (
+        item.uri.endswith(".gz") if data_format in LINES else data_format == "TF_RECORD_GZIP"
+    )
+
+
+def _split_items(items: Sequence[FileInfo], size: float, data_format: str) -> Iterator[tuple[Split, int]]:
+    """Splits with their weights: files are cut where a shard is to end, if they can be cut."""
+    before = 0
+    for item in items:
+        if not item.size:
+            continue
+        if is_compressed(item, data_format) or data_format not in LINES:
+            weight = _weigh_item(item, data_format)
+            yield Split(item), weight
+            before += weight
+            continue
+        start = 0
+        while start < item.size:
+            stop = min(item.size, start + math.ceil(size - before % size))
+            yield Split(item, start, None if stop - start == item.size else stop), stop - start
+            before += stop - start
+            start = stop
+
+
+def _weigh_item(item: FileInfo, data_format: str) -> int:
+    return item.size * _COMPRESSION_RATIO if is_compressed(item, data_format) else item.size
+
+
+def _count_noun(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

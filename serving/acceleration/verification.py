@@ -1,0 +1,326 @@
+"""The study of a model: which of its faster ways are proven, and which is the fastest for how many rows.
+
+Whatever is timed is compared too. What disturbs a measurement only ever adds to it, so the least of several
+counts, and the ways take turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from serving.acceleration.candidates import (
+    AccelerableRuntime,
+    BuiltCandidate,
+    Candidate,
+    Predict,
+    UnsuitableCandidate,
+)
+from serving.runtimes import Runtime, output_equality
+from serving.runtimes.instance_batch import Batch, WholeTensors, copy_batch, count_rows, take_rows
+from serving.runtimes.synthetic_rows import make_bounded_rows
+
+# Rows of a call; those that are measured in any case come first.
+TIMED_SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)
+_ALWAYS_TIMED = 3
+# A way is chosen only if it takes at most this part of the plain path's time.
+_MAX_TIME_SHARE = 0.9
+# Ways that take up to so many times as long as the fastest are as good, if that saves having several.
+_NEARLY_FASTEST = 1.25
+# How rows are grouped for a candidate, besides all in one call.
+_GROUP_SIZES = (1, 7, 64)
+_MAX_ROUNDS, _MIN_ROUNDS = 7, 3
+# Seconds for the rounds of one size, and for asking one candidate in small groups.
+_SECONDS_PER_SIZE, _SECONDS_PER_GROUPING = 0.006, 0.02
+_ROWS_TIMED = 512
+_ROWS_REGROUPED = 64
+_MAX_RECORDED_REQUESTS = 64
+
+ReportCandidate = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateProof:
+    """What became of an offer: its candidate, or why it was refused."""
+
+    candidate: Candidate
+    built: BuiltCandidate | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTiming:
+    """Seconds that a call of so many rows takes, by the name of the way; `plain` on the plain path."""
+
+    rows: int
+    reference: float
+    strategies: Mapping[str, float]
+
+    @property
+    def fastest(self) -> str:
+        """The way that gains most, "" if none gains enough."""
+        name = min(self.strategies, key=self.strategies.__getitem__, default="")
+        return name if name and self.strategies[name] <= _MAX_TIME_SHARE * self.reference else ""
+
+    def nearly_fastest(self, wins: Mapping[str, int]) -> str:
+        """Of the ways that come near the fastest the one with the most `wins`, "" if none gains enough."""
+        fastest = self.fastest
+        if not fastest:
+            return ""
+        limit = min(_NEARLY_FASTEST * self.strategies[fastest], _MAX_TIME_SHARE * self.reference)
+        near = [name for name, seconds in self.strategies.items() if seconds <= limit]
+        return max(near, key=lambda name: (wins.get(name, 0), -self.strategies[name]))
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationResult:
+    """The result of a study. `timings` are in the order of their rows.
+
+    `spread` is how far the library differs from itself for typical rows, by output.
+    """
+
+    proofs: tuple[CandidateProof, ...]
+    timings: tuple[SizeTiming, ...]
+    library_spread: output_equality.Tolerance
+
+    def choose_strategies(self) -> Sequence[tuple[SizeTiming, str]]:
+        """The way for each size, "" for the plain path.
+
+        Among ways that are nearly the fastest, the one that is the fastest for most sizes: each way that
+        serves takes memory, and time at every start.
+        """
+        wins = Counter(timing.fastest for timing in self.timings)
+        return [(timing, timing.nearly_fastest(wins)) for timing in self.timings]
+
+
+class VerifiableRuntime(AccelerableRuntime, Runtime, Protocol):
+    """What can be studied: a Runtime that knows faster ways."""
+
+
+def verify_candidates(
+    runtime: VerifiableRuntime,
+    *,
+    excluded: Mapping[str, str] | None = None,
+    budget: float = 2.0,
+    report: ReportCandidate = lambda _: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> VerificationResult:
+    """Build, prove and time what the runtime offers.
+
+    `without` are offers not to be touched, with the reason. After `budget` seconds no more sizes are timed
+    than a choice needs. `tell` hears the name of each offer before it is touched, and "" afterwards. Raises
+    what the model raises for its own probes.
+    """
+    begun = clock()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # Extremes are meant to overflow.
+        warnings.simplefilter("ignore")
+        references = [_Reference.compute(runtime, rows) for rows in _collect_rows(runtime)]
+        proofs = tuple(
+            _verify_candidate(offer, references, excluded or {}, report, clock)
+            for offer in runtime.list_candidates()
+        )
+        proven = {proof.candidate.name: proof.built for proof in proofs if proof.built is not None}
+        rows = make_bounded_rows(runtime, _ROWS_TIMED)
+        typical = _Reference.compute(runtime, references[0].rows if rows is None else rows)
+        timings: list[SizeTiming] = []
+        for place, size in enumerate(TIMED_SIZES if proven else ()):
+            if place >= _ALWAYS_TIMED and clock() - begun > budget:
+                break
+            timing, wrong = _time_size(typical, proven, size, report, clock)
+            proofs = tuple(_mark_wrong(proof, wrong) for proof in proofs)
+            proven = {name: candidate for name, candidate in proven.items() if name not in wrong}
+            timings.append(timing)
+    known = sorted(
+        (
+            SizeTiming(one.rows, one.reference, {name: one.strategies[name] for name in proven})
+            for one in timings
+        ),
+        key=lambda timing: timing.rows,
+    )
+    return VerificationResult(proofs, tuple(known), typical.library_spread)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """Rows with the library's answers to them, asked for in one call.
+
+    `own` is how far the library differs from itself there, `allowed` what may differ from the answers.
+    """
+
+    predict_reference: Predict
+    rows: Batch
+    answers: Batch
+    library_spread: output_equality.Tolerance
+    allowed: output_equality.Tolerance
+
+    @classmethod
+    def compute(cls, runtime: VerifiableRuntime, rows: Batch) -> _Reference:
+        answers = runtime.predict_reference(rows)
+        library_spread: output_equality.Tolerance = {}
+        if not runtime.exact:
+            some = _take_evenly(rows, _ROWS_REGROUPED)
+            grouped = [
+                output_equality.predict_in_batches(runtime.predict_reference, some, size)
+                for size in output_equality.BATCH_SIZES
+            ]
+            library_spread = output_equality.measure_spread(grouped[0], grouped[1:])
+        allowed = output_equality.compute_tolerance(answers, library_spread, exact=runtime.exact)
+        return cls(runtime.predict_reference, rows, answers, library_spread, allowed)
+
+    def describe_difference(self, answers: Batch, found: Batch) -> str:
+        """What differs by more than is allowed, "" if nothing does."""
+        return output_equality.describe_difference(answers, found, self.allowed)
+
+
+def _collect_rows(runtime: VerifiableRuntime) -> Iterator[Batch]:
+    """What a candidate is held to: made-up rows, typical ones, and recorded requests without parameters."""
+    yield from runtime.make_verification_rows()
+    typical = make_bounded_rows(runtime, _ROWS_REGROUPED)
+    if typical is not None:
+        yield typical
+    for rows, parameters in itertools.islice(runtime.warmup_requests(), _MAX_RECORDED_REQUESTS):
+        if not parameters:
+            yield rows
+
+
+def _verify_candidate(
+    candidate: Candidate,
+    references: Sequence[_Reference],
+    excluded: Mapping[str, str],
+    report: ReportCandidate,
+    clock: Callable[[], float],
+) -> CandidateProof:
+    if candidate.name in excluded:
+        return CandidateProof(candidate, None, excluded[candidate.name])
+    report(candidate.name)
+    try:
+        built = candidate.build()
+        for reference in references:
+            if wrong := _find_difference(built, reference, clock):
+                return CandidateProof(candidate, None, wrong)
+    except UnsuitableCandidate as error:
+        return CandidateProof(candidate, None, str(error))
+    except Exception as error:
+        return CandidateProof(candidate, None, f"it raised {type(error).__name__}: {error}")
+    finally:
+        report("")
+    return CandidateProof(candidate, built)
+
+
+def _find_difference(built: BuiltCandidate, reference: _Reference, clock: Callable[[], float]) -> str:
+    """Where a candidate is not equal to the library, in words; "" if it is not found to be anywhere."""
+    rows = copy_batch(reference.rows)
+    if wrong := reference.describe_difference(
+        reference.answers, _predict_or_fall_back(built, reference.predict_reference, rows)
+    ):
+        return wrong
+    for size in _GROUP_SIZES:
+        if wrong := _find_difference_in_groups(built, reference, rows, size, clock):
+            return wrong
+    same = output_equality.describe_difference(reference.rows, rows, output_equality.zero_tolerance(rows))
+    return "" if not same else "it changes the rows that it is given"
+
+
+def _find_difference_in_groups(
+    built: BuiltCandidate, reference: _Reference, rows: Batch, size: int, clock: Callable[[], float]
+) -> str:
+    """The same with rows in groups: these must be equal to the library's one call for all rows, or to its
+    call for the same group."""
+    until = clock() + _SECONDS_PER_GROUPING
+    held: list[tuple[slice, Batch]] = []  # an answer must not change when the next is given
+    for start in _interleave_starts(range(0, count_rows(rows), size)):
+        group = slice(start, start + size)
+        held.append(
+            (group, _predict_or_fall_back(built, reference.predict_reference, take_rows(rows, group)))
+        )
+        if clock() > until:
+            break
+    for group, found in held:
+        if reference.describe_difference(take_rows(reference.answers, group), found):
+            plain = reference.predict_reference(take_rows(reference.rows, group))
+            if wrong := reference.describe_difference(plain, found):
+                return f"{wrong} (rows {group.start} to {group.start + count_rows(found) - 1} by themselves)"
+    return ""
+
+
+def _predict_or_fall_back(built: BuiltCandidate, predict_reference: Predict, rows: Batch) -> Batch:
+    """The candidate's, or the library's where the candidate leaves these rows to it."""
+    try:
+        return built.predict(rows)
+    except UnsuitableCandidate:
+        return predict_reference(rows)
+
+
+def _time_size(
+    typical: _Reference,
+    proven: Mapping[str, BuiltCandidate],
+    size: int,
+    report: ReportCandidate,
+    clock: Callable[[], float],
+) -> tuple[SizeTiming, Mapping[str, str]]:
+    """How long calls of a size take, and what was found wrong on the way, by the name of the offer."""
+    strategies: dict[str, Predict] = {"": typical.predict_reference}
+    strategies |= {name: candidate.predict for name, candidate in proven.items()}
+    least = dict.fromkeys(strategies, float("inf"))
+    wrong: dict[str, str] = {}
+    begun = clock()
+    for round_, rows in enumerate(_slice_calls(typical.rows, size)):
+        if round_ >= _MIN_ROUNDS and clock() - begun > _SECONDS_PER_SIZE * len(strategies):
+            break
+        expected: Batch | None = None
+        for name, predict in strategies.items():
+            if name in wrong:
+                continue
+            report(name)
+            start = clock()
+            try:
+                answer = predict(rows)
+            except Exception as error:
+                if not name:
+                    raise
+                wrong[name] = f"it raised {type(error).__name__}: {error}"
+                continue
+            least[name] = min(least[name], clock() - start)
+            if expected is None:
+                expected = answer
+            elif difference := typical.describe_difference(expected, answer):
+                wrong[name] = f"{difference} ({size} typical rows)"
+    report("")
+    plain = least.pop("")
+    return SizeTiming(size, plain, least), wrong
+
+
+def _slice_calls(rows: Batch, size: int) -> Iterator[Batch]:
+    """Rows for one round each, differing from round to round where there are enough."""
+    available = count_rows(rows)
+    size = min(size, available)
+    for round_ in range(_MAX_ROUNDS):
+        start = round_ * size % (available - size + 1)
+        yield take_rows(rows, slice(start, start + size))
+
+
+def _mark_wrong(proof: CandidateProof, wrong: Mapping[str, str]) -> CandidateProof:
+    name = proof.candidate.name
+    return CandidateProof(proof.candidate, None, wrong[name]) if name in wrong else proof
+
+
+def _interleave_starts(starts: range) -> Iterable[int]:
+    """All of them, so that the first few are from everywhere."""
+    step = 16
+    return (start for first in range(step) for start in starts[first::step])
+
+
+def _take_evenly(rows: Batch, most: int) -> Batch:
+    """Rows from everywhere, that many at most."""
+    step = max(1, count_rows(rows) // most)
+    if isinstance(rows, dict):
+        return {name: column[::step][:most] for name, column in rows.items()}
+    return rows if isinstance(rows, WholeTensors) else rows[::step][:most]

@@ -1,0 +1,241 @@
+"""Conducts a study in a process of its own: what crashes or hangs there costs one offer, and nothing else.
+
+The process is a fork of its caller, which is to have a single thread and to have predicted nothing. So it
+costs no import where the caller has the framework, as a node has that was forked from a pilot. Without forks
+as Linux has them there is no study.
+
+`python -m serving.acceleration.verification_process`, with an Order as JSON on its standard input, is such a
+caller by itself: it studies a version in the background, at low priority.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, cast
+
+import msgspec
+
+from serving import acceleration_record
+from serving.acceleration.activation import read_matching_record, store_record
+from serving.acceleration.candidates import AccelerableRuntime
+from serving.acceleration.verification import VerifiableRuntime, verify_candidates
+from serving.acceleration_record import AccelerationKey, AccelerationRecord
+from serving.errors import ServingError
+from serving.runtimes import LoadSpec, find_loader, load_model
+from serving.runtimes.framework_detection import detect_framework
+from serving.runtimes.thread_limit import ThreadLimit
+
+logger = logging.getLogger(__name__)
+
+# Seconds without a sign of life after which a study is killed, and what loading the model may take.
+_SILENCE_SECONDS = 30
+_LOAD_SECONDS = 300
+# How many offers may crash or hang before there is no further attempt.
+_MAX_ATTEMPTS = 4
+_PR_SET_PDEATHSIG = 1
+_LOCK_FILE = ".lock"
+_NICENESS = 10
+_VERIFIED_FIRST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
+
+
+class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to study and where to put the verdict. `patience` is in seconds; see also Source and Key."""
+
+    folder: str
+    key: AccelerationKey
+    model_dir: str
+    framework: str = ""
+    threads: int = 1
+    patience: int = _SILENCE_SECONDS
+
+    @classmethod
+    def from_spec(cls, spec: LoadSpec, folder: Path, key: AccelerationKey) -> VerificationOrder:
+        """The order to study what a source loads."""
+        return cls(
+            folder=str(folder),
+            key=key,
+            model_dir=str(spec.model_dir),
+            framework=spec.framework,
+            threads=spec.threads,
+        )
+
+    def to_spec(self) -> LoadSpec:
+        """Where the model is loaded from."""
+        return LoadSpec(Path(self.model_dir), self.framework, threads=self.threads)
+
+
+def find_obstacle() -> str:
+    """Why this process cannot conduct a study, "" if it can."""
+    if sys.platform != "linux":
+        return "There is no study on this system."
+    return "There is no study beside other threads." if threading.active_count() > 1 else ""
+
+
+def is_verifiable(spec: LoadSpec) -> bool:
+    """Whether a model may have faster ways: nothing is known of those of user code."""
+    return not spec.packages and not spec.prediction_class and spec.framework != "CUSTOM"
+
+
+def is_verified_first(spec: LoadSpec) -> bool:
+    """Whether a new version is studied before it serves; if not, a node does it in the background.
+
+    For that the model is loaded twice, which takes seconds in other frameworks than these.
+    """
+    try:
+        framework = spec.framework or detect_framework(spec.model_dir, spec.prediction_class)
+    except ServingError:
+        return False
+    return is_verifiable(spec) and framework in _VERIFIED_FIRST and not find_obstacle()
+
+
+def run_in_subprocess(
+    order: VerificationOrder, *, load_function: Callable[[LoadSpec], object] = load_model
+) -> AccelerationRecord:
+    """Have a fork of this process study the model; returns the verdict, which is stored then.
+
+    It never raises for what the study does, but OSError where the verdict cannot be written.
+    """
+    begun = time.perf_counter()
+    with contextlib.suppress(ServingError):  # which the loading says again
+        find_loader(order.to_spec())  # so that what it imports is there in every fork
+    excluded: dict[str, str] = {}
+    failure = find_obstacle()
+    for _ in range(_MAX_ATTEMPTS if not failure else 0):
+        offer, end = _run_attempt(order, excluded, load_function)
+        if not end:
+            found = read_matching_record(Path(order.folder), order.key)
+            if found is not None:
+                return found
+            end = "it left no verdict"
+        if not offer:
+            failure = f"The study failed: {end.rstrip('.')}."
+            break
+        logger.warning("the study of %r ended early: %s", offer, end)
+        excluded[offer] = end
+    else:
+        failure = failure or "The study failed again and again: " + "; ".join(
+            f"{name}: {reason}" for name, reason in excluded.items()
+        )
+    logger.warning("%s", failure)
+    tried = tuple(
+        acceleration_record.CandidateOutcome(name=name, refused=reason) for name, reason in excluded.items()
+    )
+    verdict = AccelerationRecord(
+        key=order.key, tried=tried, failure=failure, seconds=round(time.perf_counter() - begun, 4)
+    )
+    acceleration_record.write_record(Path(order.folder), verdict)
+    return verdict
+
+
+def _run_attempt(
+    order: VerificationOrder, excluded: dict[str, str], load_function: Callable[[LoadSpec], object]
+) -> tuple[str, str]:
+    """Fork, and wait for the end: the offer it was busy with, and how it ended, "" if well."""
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _run_child(order, excluded, load_function, writing, parent)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        lines = pipe.read().decode(errors="replace").split("\n")
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    offer, reason = (lines[-2:-1] or [""])[0].partition("\t")[::2]
+    if code == -signal.SIGALRM:
+        return offer, f"it took more than {order.patience} s"
+    if code < 0:
+        return offer, f"it ended with {signal.Signals(-code).name}"
+    return offer, reason or ("" if code == 0 else f"it ended with exit code {code}")
+
+
+def _run_child(
+    order: VerificationOrder,
+    excluded: dict[str, str],
+    load_function: Callable[[LoadSpec], object],
+    pipe: int,
+    parent: int,
+) -> NoReturn:
+    """What the fork does until its end; its last line tells the offer it is at, and what went wrong."""
+    code = 1
+    try:
+        _die_with_parent(parent)
+        # The kernel ends what hangs, be it in native code.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+        signal.alarm(_LOAD_SECONDS)
+        _verify_and_store(
+            order, excluded, load_function, lambda text: _report_progress(pipe, text, order.patience)
+        )
+        code = 0
+    except ServingError as error:
+        _report_progress(pipe, f"\t{error.message}", order.patience)
+    except Exception as error:
+        _report_progress(pipe, f"\t{type(error).__name__}: {error}", order.patience)
+    finally:
+        # Not the end of an interpreter: everything else here is the parent's.
+        os._exit(code)
+
+
+def _die_with_parent(parent: int) -> None:
+    ctypes.CDLL(None).prctl(
+        _PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), *map(ctypes.c_ulong, (0, 0, 0))
+    )
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _report_progress(pipe: int, text: str, silence_seconds: int) -> None:
+    signal.alarm(silence_seconds)
+    os.write(pipe, text.replace("\n", " ").encode() + b"\n")
+
+
+def _verify_and_store(
+    order: VerificationOrder,
+    excluded: dict[str, str],
+    load_function: Callable[[LoadSpec], object],
+    report: Callable[[str], None],
+) -> None:
+    ThreadLimit(order.threads).apply()
+    folder = Path(order.folder)
+    runtime = load_function(order.to_spec())
+    report("")
+    begun = time.perf_counter()
+    if not isinstance(runtime, AccelerableRuntime) or not runtime.list_candidates():
+        acceleration_record.write_record(
+            folder, AccelerationRecord(key=order.key, failure="No faster way is known for such a model.")
+        )
+        return
+    findings = verify_candidates(cast(VerifiableRuntime, runtime), excluded=excluded, report=report)
+    store_record(folder, order.key, findings, time.perf_counter() - begun)
+
+
+def main() -> None:
+    """Study what the order on standard input says, unless somebody else has."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    _die_with_parent(os.getppid())
+    os.nice(_NICENESS)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=VerificationOrder)
+    folder = Path(order.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if read_matching_record(folder, order.key) is None:
+            run_in_subprocess(order)
+
+
+if __name__ == "__main__":
+    main()

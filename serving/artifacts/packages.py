@@ -1,0 +1,440 @@
+"""A user's package archives, installed into a folder of their own beside what the server has.
+
+Each source archive is built into a wheel, pip then plans against exact pins of this environment, and only
+the difference goes into the folder. pip runs as a process: the environment it sees is the one the models
+will run in, and nothing is ever written to it.
+"""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import pkgutil
+import re
+import site
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from serving.child_environment import sanitize_environment
+from serving.errors import LoadFailed
+
+# What an operator may set: where packages come from. The rest of pip's environment (another target,
+# --user, --upgrade, ...) would change what an install means.
+_INDEX_VARIABLES = {
+    "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS",
+    "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_PROXY", "PIP_KEYRING_PROVIDER",
+}  # fmt: skip
+# And what reaching it and compiling take.
+_BUILD_VARIABLES = {
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE",
+    "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "PKG_CONFIG_PATH", "SOURCE_DATE_EPOCH",
+}  # fmt: skip
+_OPTIONS = (
+    "--disable-pip-version-check", "--no-input", "--no-color", "--no-build-isolation",
+    # pip would keep wheels by the path of their source, where the next archive may be another one.
+    "--no-cache-dir",
+    # An index that cannot be reached shall cost seconds, not minutes.
+    "--retries=1", "--timeout=10",
+)  # fmt: skip
+_MAX_ERROR_LINES = 6
+_CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
+# What no package may hide from the server, which has modules of these names itself.
+_SERVER_MODULES = frozenset({"autoscaler", "batch", "serving"})
+# Those that compute models, the newest first.
+_PYTHONS = tuple(f"3.{minor}" for minor in range(13, 6, -1))
+# For any Python from 3.6 on.
+_VERSION_AND_FOLDERS = (
+    "import site, sys; print(' '.join(sys.version.split()), *site.getsitepackages(), sep='\\n')"
+)
+_IMPORTS_TENSORFLOW = re.compile(
+    rb"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*)"
+    rb"(?:tensorflow\w*|(?:tf_)?keras)\b",
+    re.MULTILINE,
+)
+
+
+class PackageConflict(LoadFailed):
+    """The packages need other versions than the server has."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstallResult:
+    """What was installed, each as "name==version", and sentences worth showing to the user."""
+
+    packages: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompatiblePython:
+    """A Python, such as "3.10", for which there are packages in the versions that archives ask for."""
+
+    python: str
+    requirements: tuple[str, ...]
+
+
+def install_packages(archives: Sequence[Path], target: Path, timeout: float | None = None) -> InstallResult:
+    """Install source archives or wheels, with what they need and the server lacks, into `target`.
+
+    `target` is a new or empty folder, `timeout` the seconds that each run of pip may take. Raises LoadFailed
+    naming the archive at fault: it cannot be built, or not in that time, needs what is nowhere to be found,
+    or needs another version of what the server has.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    # Beside the target: what a kill leaves there goes with the rest of a half-made version.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
+        work = Path(folder)
+        pip = _Pip(work, timeout)
+        wheels = [
+            _build_wheel(archive.absolute(), work / f"archive-{n}", pip) for n, archive in enumerate(archives)
+        ]
+        try:
+            plan = _plan_install(wheels, work, pip)
+            if plan:
+                pip.run("install", "--no-deps", f"--target={target}", *(item.requirement for item in plan))
+        except _PipFailed as failure:
+            reason = _explain_failure(str(failure))
+            named = [
+                archive
+                for archive, wheel in zip(archives, wheels, strict=True)
+                if _mentions_package(reason, wheel)
+            ]
+            kind = PackageConflict if _CONFLICT.search(str(failure)) else LoadFailed
+            raise _load_failed(named or archives, reason, kind) from failure
+    return InstallResult(
+        tuple(f"{item.name}=={item.version}" for item in plan), tuple(_find_warnings(target))
+    )
+
+
+def install_in_environment(
+    archives: Sequence[Path], environment: Path, interpreter: str, timeout: float | None = None
+) -> str:
+    """Install archives, with all that they need, into an environment of their own; returns its interpreter.
+
+    What the packages do not bring in themselves comes from the `interpreter` that the environment is made of.
+    Raises LoadFailed naming the archives.
+    """
+    python = interpreter_of(environment)
+    with tempfile.TemporaryDirectory(dir=environment.parent, prefix=".build-") as work:
+        pip = _Pip(Path(work), timeout, python)
+        try:
+            pip.run_program(interpreter, "-m", "venv", str(environment))
+            theirs = _list_site_folders(interpreter)
+            # Behind the environment's own folder: its packages come first. Modules that an archive lists as
+            # `scripts` land in `bin`; the environment will be copied to another place.
+            own = Path(_list_site_folders(python)[0])
+            scripts = os.path.relpath(environment / "bin", own)
+            (own / "interpreter.pth").write_text("".join(f"{folder}\n" for folder in (scripts, *theirs)))
+            _run_build(pip, Path(work), "install", *map(str, archives))
+        except _PipFailed as failure:
+            raise _load_failed(archives, _explain_failure(str(failure))) from failure
+    return python
+
+
+def find_compatible_python(
+    archives: Sequence[Path], folder: Path, timeout: float | None = None
+) -> CompatiblePython | None:
+    """The newest Python for which an index has what archives ask for in other versions than the server's.
+
+    `folder` gets temporary files. Archives that cannot be built ask for nothing.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
+        pip = _Pip(Path(work), timeout)
+        try:
+            wheels = [
+                _build_wheel(path.absolute(), Path(work, f"archive-{n}"), pip)
+                for n, path in enumerate(archives)
+            ]
+        except LoadFailed:
+            return None
+        wanted = [requirement for wheel in wheels for requirement in _find_unmet_requirements(wheel)]
+        for python in _PYTHONS if wanted else ():
+            if all(_is_available(requirement, python, pip) for requirement in wanted):
+                texts = dict.fromkeys(f"{one.name}{one.specifier}" for one in wanted)
+                return CompatiblePython(python, tuple(texts))
+    return None
+
+
+def _find_unmet_requirements(wheel: Path) -> Iterator[Requirement]:
+    """What a wheel requires in another version than the server has."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        headers = email.message_from_bytes(archive.read(name))
+    own = _installed_versions()
+    for text in headers.get_all("Requires-Dist", ()):
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = own.get(canonicalize_name(requirement.name))
+        if version and not requirement.specifier.contains(version, prereleases=True):
+            yield requirement
+
+
+def _is_available(requirement: Requirement, python: str, pip: _Pip) -> bool:
+    """Whether an index lists a wheel of a version that fits; it is not fetched."""
+    options = ("--disable-pip-version-check", "--no-input", "--no-color", "--retries=1", "--timeout=10")
+    asked = (f"--python-version={python}", "--only-binary=:all:", requirement.name)
+    try:
+        said = pip.run_program(sys.executable, "-m", "pip", "index", "versions", *options, *asked)
+    except _PipFailed:
+        return False
+    listed = re.search(r"Available versions: (.+)", said)
+    return bool(listed and any(requirement.specifier.filter(listed[1].split(", "))))
+
+
+def interpreter_of(environment: Path) -> str:
+    """The interpreter of an environment that `install_in_environment` has made, wherever that was copied to."""
+    return str(environment / "bin" / "python")
+
+
+def describe_install_environment(interpreter: str) -> Iterator[str]:
+    """All besides archives that an install depends on: the libraries there are, and where more come from."""
+    yield interpreter
+    yield from sorted(_list_distributions(interpreter))
+    for name in sorted(_INDEX_VARIABLES & os.environ.keys()):
+        yield f"{name}={os.environ[name]}"
+
+
+def _list_distributions(interpreter: str) -> Iterator[str]:
+    if interpreter == sys.executable:
+        yield sys.version
+        yield from (f"{name} {version}" for name, version in _installed_versions().items())
+        return
+    # Read from names of files: an old Python has no other way that is quick.
+    version, *folders = _inspect_interpreter(interpreter)
+    yield version
+    for folder in folders:
+        yield from (path.name for path in Path(folder).glob("*.*-info"))
+
+
+def _list_site_folders(interpreter: str) -> list[str]:
+    return _inspect_interpreter(interpreter)[1:]
+
+
+def _inspect_interpreter(interpreter: str) -> list[str]:
+    """Its version, and the folders of its packages. Raises LoadFailed if it does not run."""
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            return _Pip(Path(work), None).run_program(interpreter, "-c", _VERSION_AND_FOLDERS).splitlines()
+    except (OSError, _PipFailed) as error:
+        raise LoadFailed(f"The interpreter {interpreter} does not run: {error}") from error
+
+
+def search_path(target: Path) -> tuple[Path, ...]:
+    """The folders in which to look for modules installed into `target`.
+
+    AI Platform's own example of a custom routine lists its modules as `scripts`, and those land in `bin`.
+    """
+    return tuple(folder for folder in (target, target / "bin") if folder.is_dir())
+
+
+def shadows_server_modules(target: Path) -> bool:
+    """Whether a module below the folder is called as one of the server's, which would be found first."""
+    return any(
+        module.name in _SERVER_MODULES for module in pkgutil.iter_modules(map(str, search_path(target)))
+    )
+
+
+def imports_tensorflow(target: Path) -> bool:
+    """Whether a module below the folder has a line that imports TensorFlow, or Keras, which needs it."""
+    modules = (file for file in target.rglob("*.py") if file.is_file())
+    return any(_IMPORTS_TENSORFLOW.search(file.read_bytes()) for file in modules)
+
+
+# ---- pip ----
+
+
+class _PipFailed(Exception):
+    """pip did not succeed; the message is all that it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pip:
+    """Runs pip. `work` has its temporary files, and what it says: a pipe could be held by what a build leaves
+    behind. `timeout` is in seconds, for each run; None: it may take any time. `python` is whose pip it is.
+    """
+
+    work: Path
+    timeout: float | None
+    python: str = sys.executable
+
+    def run(self, *arguments: str, cwd: Path | None = None, **variables: str) -> None:
+        """Raises _PipFailed."""
+        pip = (self.python, "-m", "pip")
+        self.run_program(*pip, arguments[0], *_OPTIONS, *arguments[1:], cwd=cwd, **variables)
+
+    def run_program(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
+        """Run a program that may run code of archives; returns what it says. Raises _PipFailed."""
+        # The environment is passed on here, not read. Archives are built by their own code, which shall not
+        # find the credentials of this process.
+        environment = sanitize_environment(os.environ, ",".join((*_INDEX_VARIABLES, *_BUILD_VARIABLES)))
+        environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PYTHONUTF8": "1"} | variables
+        environment["TMPDIR"] = str(self.work)
+        if not site.ENABLE_USER_SITE:
+            # pip shall see what this process sees, and that may come from a command-line option.
+            environment["PYTHONNOUSERSITE"] = "1"
+        with tempfile.TemporaryFile(dir=self.work) as output:
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=cwd or self.work,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    timeout=self.timeout,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise _PipFailed(
+                    f"ERROR: it was not done after {self.timeout:g} s, and was ended (setting build_timeout)."
+                ) from error
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        if done.returncode:
+            raise _PipFailed(said)
+        return said
+
+
+def _build_wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
+    """The archive as a wheel, built in `folder` if it is not one."""
+    if archive.suffix == ".whl":
+        return archive
+    folder.mkdir()
+    try:
+        _run_build(pip, folder, "wheel", "--no-deps", f"--wheel-dir={folder}", str(archive))
+    except _PipFailed as failure:
+        hint = "If it builds on your machine, give the wheel instead."
+        raise _load_failed([archive], f"{_explain_failure(str(failure))}\n{hint}") from failure
+    return next(folder.glob("*.whl"))
+
+
+def _run_build(pip: _Pip, folder: Path, *arguments: str) -> None:
+    """Run pip where it may build archives, also those that list scripts alone. Raises _PipFailed."""
+    try:
+        pip.run(*arguments, cwd=folder)
+    except _PipFailed as failure:
+        if "discovered in a flat-layout" not in str(failure):
+            raise
+        # Before version 61 setuptools did not look for modules by itself, and archives of that time may
+        # list scripts alone. It does not look either when told that there are no modules.
+        settings = folder / "setup.cfg"
+        settings.write_text("[options]\npy_modules =\n")
+        pip.run(*arguments, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedPackage:
+    """A package to install; `wanted` is how pip is to be asked for it."""
+
+    name: str
+    version: str
+    requirement: str
+
+
+def _plan_install(wheels: Sequence[Path], work: Path, pip: _Pip) -> list[_PlannedPackage]:
+    """What an install of the wheels would add to this environment without changing anything in it."""
+    pins = work / "pins.txt"
+    pins.write_text("".join(f"{name}=={version}\n" for name, version in _installed_versions().items()))
+    report = work / "report.json"
+    wanted = (str(wheel) for wheel in wheels)
+    pip.run("install", "--dry-run", f"--report={report}", f"--constraint={pins}", *wanted)
+    return [_parse_report_entry(entry) for entry in json.loads(report.read_bytes())["install"]]
+
+
+def _installed_versions() -> dict[str, str]:
+    """Version of each installed distribution; of two with one name, Python uses the first."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        # A broken or half-removed distribution has neither, or one that is no version.
+        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
+        if name and _is_version(version):
+            found.setdefault(canonicalize_name(name), version)
+    return found
+
+
+def _is_version(text: str | None) -> bool:
+    try:
+        return bool(text and Version(text))
+    except InvalidVersion:
+        return False
+
+
+def _parse_report_entry(entry: dict[str, Any]) -> _PlannedPackage:
+    name, version = entry["metadata"]["name"], entry["metadata"]["version"]
+    # The report hides passwords, so a package from an index is asked for by its version, not by its URL.
+    url = urlsplit(entry["download_info"]["url"])
+    return _PlannedPackage(name, version, unquote(url.path) if entry["is_direct"] else f"{name}=={version}")
+
+
+# ---- what went wrong, and what might ----
+
+
+def _load_failed(archives: Sequence[Path], reason: str, kind: type[LoadFailed] = LoadFailed) -> LoadFailed:
+    names = ", ".join(archive.name for archive in archives)
+    return kind(f"User-provided package {names} failed to install: {reason}")
+
+
+def _mentions_package(text: str, wheel: Path) -> bool:
+    """Whether a text speaks of the package in `wheel`."""
+    name = canonicalize_name(wheel.name.partition("-")[0])
+    return bool(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", canonicalize_name(text)))
+
+
+def _explain_failure(output: str) -> str:
+    """The few lines of pip's output that tell what is wrong."""
+    if conflict := _CONFLICT.search(output):
+        return _explain_conflict(conflict[1])
+    if missing := re.search(r"No matching distribution found for (.+)", output):
+        return (
+            f"it needs {missing[1]}, which the server does not have and no package index in reach offers. "
+            "Give an archive of it too, or let the server reach an index (it reads pip's own settings)."
+        )
+    if build := re.search(r"\[\d+ lines? of output\]\n(.+?)\n\s*\[end of output\]", output, re.DOTALL):
+        return _last_error(dedent(build[1]).splitlines())
+    if trouble := re.search(r"\N{MULTIPLICATION SIGN} (.+)\n\s*╰─> (.+)", output):
+        return f"{trouble[1]} {trouble[2]}"
+    return _last_error(output.splitlines())
+
+
+def _explain_conflict(lines: str) -> str:
+    lines = re.sub(r"The user requested \(constraint\) (\S+?)==(\S+)", r"the server has \1 \2", lines)
+    lines = re.sub(r"The user requested (\S+) (\S+) \(from .+\)", r"the package is \1 \2", lines)
+    sides = ", but ".join(line.strip() for line in lines.splitlines())
+    return f"{sides}."
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The last error and what follows it, without the frames of tracebacks, which are indented."""
+    said = [line.rstrip() for line in lines if line[:1].strip() and not line.startswith("Traceback ")]
+    errors = [n for n, line in enumerate(said) if re.match(r"[\w.]*error\b.*:", line, re.IGNORECASE)]
+    start = errors[-1] if errors else max(0, len(said) - _MAX_ERROR_LINES)
+    return "\n".join(said[start : start + _MAX_ERROR_LINES]).removeprefix("ERROR: ")
+
+
+def _find_warnings(target: Path) -> Iterator[str]:
+    if not any(file.suffix in {".py", ".pyc", ".so"} for file in target.rglob("*")):
+        yield "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts."
+    for module in pkgutil.iter_modules(map(str, search_path(target))):
+        spec = None if module.name in _SERVER_MODULES else find_spec(module.name)
+        # A folder without __init__.py has no loader, and hides nothing.
+        if spec and spec.loader:
+            yield (
+                f"The server has a module {module.name} of its own ({spec.origin}), which is found first. "
+                "Rename the one in the packages if the model needs it."
+            )

@@ -1,0 +1,274 @@
+"""Makes a version's files ready on disk: fetches the model, installs its packages. A process of its own.
+
+The gateway starts `python -m serving.artifacts.prepare`, so that it never loads a storage client, and a build script
+of a user's package runs outside of it. One Request goes in on stdin, lines of Report come out on stdout, the
+last one with `done` or `failed`; logs go to stderr. The exit status is 0 also when the preparation failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from serving import container_engine
+from serving.artifacts import package_cache, packages
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.package_cache import InstalledCode
+from serving.artifacts.storage import ArtifactFetcher, FetchResult
+from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+# No space, over the quota, over the size that files may have, read-only.
+_NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+# Seconds between two signs of life at most.
+_HEARTBEAT_SECONDS = 5.0
+_READ, _READ_FOLDER = 0o444, 0o555
+_BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
+_SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
+
+
+class PreparationPhase(StrEnum):
+    """What a preparation has just begun to do."""
+
+    FETCHING = "FETCHING"
+    INSTALLING = "INSTALLING"
+
+
+class PreparationRequest(msgspec.Struct, frozen=True):
+    """What to prepare. `destination` becomes a folder with `model` and `code`; what it held before goes.
+
+    `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
+    `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
+    `interpreter` is the Python that is to compute the model, "" for the server's own; `runtime_version` is
+    what the version asks for, if it does. `image` is that of a container which serves the model,
+    run by `engine`.
+    """
+
+    deployment_uri: str
+    package_uris: tuple[str, ...]
+    destination: str
+    cache_dir: str
+    cache_bytes: int
+    folders: LocalFolderPolicy = LocalFolderPolicy()
+    build_timeout: float | None = None
+    interpreter: str = ""
+    runtime_version: str = ""
+    image: str = ""
+    engine: str = ""
+
+
+class PreparedVersion(msgspec.Struct, frozen=True):
+    """Where things are: the model's folder, and the folders to find the user's modules in, in this order.
+
+    `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
+    `tensorflow` says whether it takes TensorFlow to serve it, as far as its files tell: the model is a
+    SavedModel, or a module of the packages imports TensorFlow. `interpreter` is the Python that is to compute
+    it, "" for the server's own, `image` the id of a container's image.
+    """
+
+    model_dir: str
+    packages: tuple[str, ...]
+    files: int
+    bytes: int
+    digest: str
+    warnings: tuple[str, ...]
+    tensorflow: bool
+    interpreter: str = ""
+    image: str = ""
+
+
+class PreparationFailure(msgspec.Struct, frozen=True):
+    """A ServingError as it travels: the name of its google.rpc code, and its message."""
+
+    status: str
+    message: str
+
+
+class PreparationReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of output; exactly one of its fields is set, none where it only says that it lives."""
+
+    phase: PreparationPhase | None = None
+    done: PreparedVersion | None = None
+    failed: PreparationFailure | None = None
+
+
+def prepare_version(
+    request: PreparationRequest, on_phase: Callable[[PreparationPhase], None]
+) -> PreparedVersion:
+    """Fetch and install. Raises what `Storage.fetch` and `packages.install` raise."""
+    _check_request(request)
+    storage = ArtifactFetcher(Path(request.cache_dir), request.cache_bytes, folders=request.folders)
+    destination = Path(request.destination)
+    if destination.exists():
+        # An attempt that was killed.
+        shutil.rmtree(destination)
+    destination.mkdir(parents=True)
+
+    on_phase(PreparationPhase.FETCHING)
+    model = destination / "model"
+    if request.deployment_uri:
+        fetched = storage.fetch(request.deployment_uri, model)
+    else:
+        model.mkdir()
+        fetched = FetchResult(0, 0, "")
+
+    if request.image:
+        # The container may be of another user than this process.
+        _make_readable(model)
+        image = container_engine.fetch_image(request.engine, request.image)
+        return PreparedVersion(
+            model_dir=str(model),
+            packages=(),
+            files=fetched.files,
+            bytes=fetched.bytes,
+            digest=fetched.digest,
+            warnings=(),
+            tensorflow=False,
+            image=image,
+        )
+
+    # Code of a user reads its files itself, and an old XGBoost only those that it has written.
+    warnings = () if request.package_uris or request.interpreter else _convert_old_boosters(model)
+    tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
+    # Graphs are read by the TensorFlow here, whatever wrote them.
+    code = InstalledCode(interpreter="" if tensorflow else request.interpreter)
+    if request.package_uris:
+        with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
+            archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
+            on_phase(PreparationPhase.INSTALLING)
+            target = destination / "code"
+            code = package_cache.install_cached(
+                archives,
+                target,
+                request.interpreter,
+                storage,
+                request.build_timeout,
+                runtime_version=request.runtime_version,
+            )
+        tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
+    return PreparedVersion(
+        model_dir=str(model),
+        packages=tuple(map(str, code.folders)),
+        files=fetched.files,
+        bytes=fetched.bytes,
+        digest=fetched.digest,
+        warnings=(*warnings, *code.warnings),
+        tensorflow=tensorflow,
+        interpreter=code.interpreter,
+    )
+
+
+def _convert_old_boosters(model: Path) -> tuple[str, ...]:
+    """Put models in XGBoost's old binary format into today's, once for all nodes. Raises LoadFailed."""
+    texts = []
+    for file in (model / name for name in _BOOSTERS if (model / name).is_file()):
+        # Not imported where there is no such file.
+        from serving.runtimes.xgboost_runtime.legacy_binary import is_binary_model, read_version  # noqa: PLC0415
+
+        data = file.read_bytes()
+        if not is_binary_model(data):
+            continue
+        from serving.runtimes.xgboost_runtime.legacy_conversion import convert_to_ubjson  # noqa: PLC0415
+
+        converted = file.with_name(f".{file.name}.converted")
+        converted.write_bytes(convert_to_ubjson(data, file.name))
+        converted.replace(file)
+        texts.append(
+            f"{file.name} is in the old binary format of XGBoost {read_version(data)}; it was converted."
+        )
+    return tuple(texts)
+
+
+def _make_readable(folder: Path) -> None:
+    """Let everybody read a folder who gets to it."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode | (_READ_FOLDER if path.is_dir() else _READ))
+
+
+def _check_request(request: PreparationRequest) -> None:
+    if not request.deployment_uri and not request.package_uris and not request.image:
+        raise InvalidArgument("A version needs a deploymentUri or packageUris; both are empty.")
+    names = [PurePosixPath(uri).name for uri in request.package_uris]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgument(f"Several packageUris end in {name}. Their file names must differ.")
+
+
+def main() -> None:
+    """Do what the Request on stdin says and report on stdout."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    try:
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=PreparationRequest)
+        with _heartbeat(request.build_timeout):
+            prepared = prepare_version(request, lambda phase: _write_report(PreparationReport(phase=phase)))
+    except ServingError as error:
+        _write_report(PreparationReport(failed=PreparationFailure(error.status, error.message)))
+    except OSError as error:
+        logger.exception("preparation failed")
+        _write_report(PreparationReport(failed=_storage_failure(error)))
+    except msgspec.DecodeError as error:
+        _write_report(
+            PreparationReport(
+                failed=PreparationFailure(InvalidArgument.status, f"Not a request to prepare: {error}")
+            )
+        )
+    except Exception as error:
+        logger.exception("preparation failed")
+        _write_report(
+            PreparationReport(failed=PreparationFailure(Internal.status, f"{type(error).__name__}: {error}"))
+        )
+    else:
+        _write_report(PreparationReport(done=prepared))
+
+
+def _storage_failure(error: OSError) -> PreparationFailure:
+    """The reason why files cannot be written; anything else is not expected."""
+    if error.errno not in _NO_SPACE_ERRNOS:
+        return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
+    place = error.filename or "its state folder"
+    return PreparationFailure(
+        Unavailable.status,
+        f"The server cannot keep the version's files: {error.strerror} ({place}). Free some space there, or "
+        "make it writable; then delete the version and create it again.",
+    )
+
+
+@contextlib.contextmanager
+def _heartbeat(build_timeout: float | None) -> Iterator[None]:
+    """Report often enough in this block for who gives us up after so many seconds without a word."""
+    if build_timeout is None:
+        yield
+        return
+    every, ended = min(_HEARTBEAT_SECONDS, build_timeout / 4), threading.Event()
+
+    def send_heartbeats() -> None:
+        while not ended.wait(every):
+            _write_report(PreparationReport())
+
+    thread = threading.Thread(target=send_heartbeats, name="signs-of-life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _write_report(report: PreparationReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Artefact URI (`gs://bucket/folder`, `file:///folder` or a plain path) to a local directory; single files.
+
+`Storage` fetches: it lists the source and copies its files to the destination; those of Cloud Storage by way
+of a cache entry named after what was listed, so that they are downloaded once. No two destinations share a
+file, though they share its blocks where the file system can copy on write.
+`Files` reads and writes files where they lie.
+
+Nothing of google.cloud.storage is imported before a `gs://` URI is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.storage.artifact_cache import ArtifactCache, copy_folder
+from serving.artifacts.storage.file_store import FileStore
+from serving.artifacts.storage.file_system import FileInfo
+from serving.artifacts.storage.gcs import GcsClient, GcsSourceFolder, emulator_host
+from serving.artifacts.storage.local_source import LocalSourceFolder, find_local_file
+from serving.artifacts.storage.source_folder import MAX_FILES, SourceFolder, check_file_names, digest_listing
+from serving.artifacts.storage.uris import parse_storage_uri
+
+__all__ = ["MAX_FILES", "FetchResult", "FileStore", "FileInfo", "ArtifactFetcher", "emulator_host"]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """What a fetch put in place: number of files, their size in bytes, hex digest of what was listed."""
+
+    files: int
+    bytes: int
+    digest: str
+
+
+class ArtifactFetcher:
+    """Fetches artefacts.
+
+    `cache` is a folder that several processes may share, and `capacity` its cap in bytes, which only the
+    artefact that was fetched last may exceed. A transient failure of Cloud Storage is retried for `patience`
+    seconds. Local paths outside of `folders` are refused with FailedPrecondition.
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        capacity: int,
+        *,
+        retry_seconds: float = 60.0,
+        folders: LocalFolderPolicy | None = None,
+    ) -> None:
+        self._cache = ArtifactCache(cache, capacity)
+        self._gcs = GcsClient(retry_seconds)
+        self._folders = folders or LocalFolderPolicy()
+
+    def fetch(self, uri: str, destination: Path) -> FetchResult:
+        """Copy the folder `uri` to `destination`, which must not exist; it appears complete or not at all.
+
+        Raises InvalidArgument (not a folder, too many files, unsafe names, unknown scheme), NotFound,
+        PermissionDenied, or Unavailable when the storage keeps failing or the source changes meanwhile.
+        """
+        folder = self._open_source(uri)
+        files = folder.list_files()
+        check_file_names(folder.uri, files)
+        digest = digest_listing(folder.uri, files)
+        if isinstance(folder, LocalSourceFolder):
+            copy_folder(files, folder.copy_file, destination)
+        else:
+            self._cache.fetch(digest, files, folder.copy_file, destination)
+        return FetchResult(len(files), sum(file.size for file in files), digest)
+
+    def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
+        """Copy what `make` puts into a folder to `destination`, a new one; made once for each `digest`."""
+        self._cache.fetch_or_build(digest, make, destination)
+
+    def fetch_file(self, uri: str, destination_dir: Path) -> Path:
+        """Copy the one file `uri` into `destination_dir` under its own name. Raises as `fetch` does."""
+        bucket, name = parse_storage_uri(uri)
+        folder, file = (
+            self._gcs.find_object(bucket, name) if bucket else find_local_file(Path(name), self._folders)
+        )
+        check_file_names(folder.uri, [file])
+        destination_dir.mkdir(parents=True, exist_ok=True)
+        target = destination_dir / file.name
+        partial = target.with_name(f".{target.name}.part")
+        folder.copy_file(file, partial)
+        return partial.rename(target)
+
+    def _open_source(self, uri: str) -> SourceFolder:
+        bucket, name = parse_storage_uri(uri)
+        return (
+            GcsSourceFolder(self._gcs, bucket, name)
+            if bucket
+            else LocalSourceFolder(Path(name), self._folders)
+        )

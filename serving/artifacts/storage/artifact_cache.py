@@ -1,0 +1,190 @@
+"""The cache of what was fetched.
+
+cache/DIGEST/      a complete entry, never changed after one rename put it there
+cache/.partial/    what is being built or torn down, by whoever holds the entry's lock
+cache/.locks/      one flock per entry in work; the kernel frees it when its holder dies
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from serving.artifacts.storage.gcs import MAX_CONCURRENT_REQUESTS
+from serving.artifacts.storage.local_source import copy_content, sync_to_disk
+from serving.artifacts.storage.source_folder import SourceFile
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class ArtifactCache:
+    """Entries below `root`, kept under `capacity` bytes; a larger one goes with the next."""
+
+    def __init__(self, root: Path, capacity: int) -> None:
+        self._root = root
+        self._capacity = capacity
+        self._locks = root / ".locks"
+        self._partial = root / ".partial"
+
+    def fetch(
+        self,
+        digest: str,
+        files: Sequence[SourceFile],
+        copy: Callable[[SourceFile, Path], None],
+        destination: Path,
+    ) -> None:
+        """Copy the entry `digest` to `destination`, after filling it with `copy` if it is not there yet."""
+        self._locks.mkdir(parents=True, exist_ok=True)
+        self._partial.mkdir(exist_ok=True)
+        entry = self._root / digest
+        self._remove_leftovers()
+        with self._lock_entry(digest):
+            if not entry.is_dir():
+                self._evict_entries(sum(file.size for file in files))
+                _copy_all(files, copy, self._partial / digest, entry)
+                sync_to_disk(self._root)
+            now = time.time_ns()
+            os.utime(entry, ns=(now, now))
+            # Not linked: what the code of a model does to its files must not change another version's.
+            copy_folder(files, lambda file, target: copy_content(entry / file.name, target), destination)
+
+    def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
+        """Copy the entry `digest` to `destination`, after `make` has filled a folder if it is not there yet.
+
+        Whoever wants the same meanwhile waits. Links are copied as links, modes and times are kept.
+        """
+        self._locks.mkdir(parents=True, exist_ok=True)
+        self._partial.mkdir(exist_ok=True)
+        entry = self._root / digest
+        self._remove_leftovers()
+        with self._lock_entry(digest):
+            if not entry.is_dir():
+                partial = self._partial / digest
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                try:
+                    make(partial)
+                except BaseException:
+                    shutil.rmtree(partial, ignore_errors=True)
+                    raise
+                self._evict_entries(_folder_size(partial))
+                os.sync()  # its files are too many to flush one by one
+                partial.rename(entry)
+                sync_to_disk(self._root)
+            now = time.time_ns()
+            os.utime(entry, ns=(now, now))
+            _copy_tree(entry, destination)
+
+    def _evict_entries(self, needed: int) -> None:
+        """Remove entries, least recently used first, until `needed` more bytes fit; none that is in work."""
+        with self._lock_entry(".evict"):
+            # Nothing but our own entries: the folder may be one that holds other things too.
+            entries = [path for path in self._root.iterdir() if _DIGEST.fullmatch(path.name)]
+            sizes = {entry: _folder_size(entry) for entry in entries}
+            excess = sum(sizes.values()) + needed - self._capacity
+            for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime_ns):
+                if excess <= 0:
+                    return
+                with self._lock_entry(entry.name, wait=False) as held:
+                    if held:
+                        self._remove_entry(entry)
+                        excess -= sizes[entry]
+
+    def _remove_entry(self, entry: Path) -> None:
+        doomed = self._partial / entry.name
+        shutil.rmtree(doomed, ignore_errors=True)
+        entry.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what processes left half-made when they died."""
+        for partial in self._partial.iterdir():
+            with self._lock_entry(partial.name, wait=False) as held:
+                if held:
+                    shutil.rmtree(partial, ignore_errors=True)
+
+    @contextmanager
+    def _lock_entry(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock `name`, or, without waiting, learn that somebody else does."""
+        path = self._locks / name
+        while True:
+            with path.open("ab") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield False
+                    return
+                # A holder removes the file before it lets go, so that none pile up. What was locked may
+                # thus be a file that nobody else can open any more.
+                if _is_same_file(file, path):
+                    try:
+                        yield True
+                    finally:
+                        path.unlink(missing_ok=True)
+                    return
+
+
+def _copy_tree(source: Path, destination: Path) -> None:
+    """Copy a folder with its links, modes and times; it appears when all is there."""
+
+    def copy_with_metadata(file: str, target: str) -> None:
+        copy_content(Path(file), Path(target))
+        shutil.copystat(file, target)
+
+    partial = destination.with_name(f".{destination.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial, symlinks=True, copy_function=copy_with_metadata)
+    partial.rename(destination)
+    sync_to_disk(destination.parent)
+
+
+def _is_same_file(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _folder_size(entry: Path) -> int:
+    return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+
+
+def copy_folder(
+    files: Sequence[SourceFile], copy: Callable[[SourceFile, Path], None], destination: Path
+) -> None:
+    """Copy files to a new folder, which appears when all of them are there."""
+    _copy_all(files, copy, destination.with_name(f".{destination.name}.part"), destination)
+    sync_to_disk(destination.parent)
+
+
+def _copy_all(
+    files: Sequence[SourceFile], copy: Callable[[SourceFile, Path], None], partial: Path, destination: Path
+) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    for folder in {(partial / file.name).parent for file in files}:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def copy_one(file: SourceFile) -> None:
+        target = partial / file.name
+        copy(file, target)
+        # Read-only, so that nothing is written to it by mistake.
+        target.chmod(0o444)
+        sync_to_disk(target)
+
+    with ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS) as pool:
+        copies = [pool.submit(copy_one, file) for file in files]
+        try:
+            for done in as_completed(copies):
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    partial.rename(destination)

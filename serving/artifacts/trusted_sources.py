@@ -1,0 +1,154 @@
+"""What the URIs of a request may name: sources whose code is trusted, and folders that callers may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from serving.artifacts.local_folder_policy import LocalFolderPolicy, resolve_path
+from serving.artifacts.storage.uris import parse_storage_uri
+from serving.errors import FailedPrecondition, InvalidArgument, field_error
+
+# Parts of a path that lead elsewhere than it seems. Cloud Storage takes them literally; not all that stands
+# between does.
+_DOT_SEGMENTS = {".", ".."}
+# Before the images of containers, as other tools write it.
+_IMAGE_SCHEME = "docker://"
+
+
+@dataclass(frozen=True, slots=True)
+class _SourcePrefix:
+    """A bucket and the beginning of its object names, or no bucket and a folder."""
+
+    bucket: str
+    path: str
+
+    def contains(self, bucket: str, path: str) -> bool:
+        """Whether something lies there. Whole parts of a path count: /models-evil is not in /models."""
+        return bucket == self.bucket and (
+            not self.path or path == self.path or path.startswith(self._path_with_slash)
+        )
+
+    @property
+    def resolve_links(self) -> _SourcePrefix:
+        """The folder that it is once links are followed."""
+        return _SourcePrefix("", resolve_path(self.path))
+
+    @property
+    def _path_with_slash(self) -> str:
+        return self.path if self.path.endswith("/") else f"{self.path}/"
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedSources:
+    """Where models and packages may come from, since loading one runs its code; none named: anywhere."""
+
+    prefixes: tuple[_SourcePrefix, ...] = ()
+    images: tuple[str, ...] = ()
+
+    @classmethod
+    def from_setting(cls, setting: str) -> TrustedSources:
+        """From the setting, sources separated by commas. Raises InvalidArgument."""
+        found = []
+        images = []
+        for uri in filter(None, (part.strip() for part in setting.split(","))):
+            if uri.startswith(_IMAGE_SCHEME):
+                images.append(uri.removeprefix(_IMAGE_SCHEME).rstrip("/"))
+                continue
+            try:
+                bucket, path = parse_storage_uri(uri)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"trusted_sources: {error.message}") from error
+            if not bucket and not _is_absolute(uri):
+                raise InvalidArgument(
+                    f"trusted_sources: {uri} is not absolute; give gs://BUCKET/FOLDER or /FOLDER."
+                )
+            if _has_dot_segments(path):
+                raise InvalidArgument(f"trusted_sources: {uri} must not contain '.' or '..'.")
+            found.append(_SourcePrefix(bucket, path))
+        return cls(tuple(found), tuple(images))
+
+    @property
+    def allows_everything(self) -> bool:
+        """Whether everything is allowed."""
+        return not self.prefixes and not self.images
+
+    def check_uris(self, uris: Iterable[tuple[str, str]]) -> None:
+        """Refuse what lies elsewhere: fields of a request and their URIs, empty ones left out.
+
+        Raises FailedPrecondition naming the field. Looks at the disk, where links are followed.
+        """
+        if self.allows_everything:
+            return
+        for field, uri in uris:
+            if uri and not self._is_trusted(uri):
+                raise field_error(
+                    FailedPrecondition,
+                    field,
+                    f"{uri} is no source that this server trusts (setting trusted_sources: {self}). Loading "
+                    "a model or a package runs its code. Put it there, or have the setting changed.",
+                )
+
+    def check_image(self, field: str, image: str) -> None:
+        """Refuse the image of a container that comes from elsewhere.
+
+        Raises FailedPrecondition naming the field.
+        """
+        if not self.allows_everything and not any(_is_image_below(image, trusted) for trusted in self.images):
+            raise field_error(
+                FailedPrecondition,
+                field,
+                f"{image} is no image that this server trusts (setting trusted_sources: {self}). Running one "
+                f"runs its code. Have {_IMAGE_SCHEME}REGISTRY/PATH added to the setting.",
+            )
+
+    def _is_trusted(self, uri: str) -> bool:
+        bucket, path = parse_storage_uri(uri)
+        if _has_dot_segments(path):
+            return False
+        if bucket:
+            return any(prefix.contains(bucket, path) for prefix in self.prefixes)
+        real = resolve_path(path)
+        # Both: a link from outside could be changed before the files are read, one inside by no stranger.
+        return any(
+            not prefix.bucket and prefix.contains("", path) and prefix.resolve_links.contains("", real)
+            for prefix in self.prefixes
+        )
+
+    def __str__(self) -> str:
+        sources = (
+            f"gs://{prefix.bucket}/{prefix.path}" if prefix.bucket else prefix.path
+            for prefix in self.prefixes
+        )
+        return ", ".join((*sources, *(f"{_IMAGE_SCHEME}{image}" for image in self.images)))
+
+
+def check_local_uri(folders: LocalFolderPolicy, field: str, uri: str, *, whole: bool = False) -> None:
+    """Refuse a local path that callers may not use; `whole`: all that is below it is meant.
+
+    Raises FailedPrecondition naming the field. Of a pattern (`FOLDER/*`) the folder is looked at; its files
+    are when they are found. What is no URI is left to whoever opens it, with the same parser.
+    """
+    try:
+        bucket, path = parse_storage_uri(uri)
+    except InvalidArgument:
+        return
+    if bucket:
+        return
+    try:
+        folders.check_path(path.rpartition("/")[0] or "/" if uri.endswith("*") else path, whole_tree=whole)
+    except FailedPrecondition as error:
+        raise field_error(FailedPrecondition, field, error.message) from error
+
+
+def _is_image_below(image: str, trusted: str) -> bool:
+    """Whether an image is this one, of any tag, or one below it."""
+    return image == trusted or image.startswith((f"{trusted}/", f"{trusted}:", f"{trusted}@"))
+
+
+def _has_dot_segments(path: str) -> bool:
+    return not _DOT_SEGMENTS.isdisjoint(path.split("/"))
+
+
+def _is_absolute(uri: str) -> bool:
+    return "://" in uri or uri.startswith("/")

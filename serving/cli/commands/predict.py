@@ -1,0 +1,35 @@
+"""`pilotlight predict`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from serving.cli.api_client import ApiClient
+from serving.cli.command_output import CommandOutput
+from serving.cli.flags import common_flags
+from serving.cli.flags.instance_flags import InstanceFlags
+
+
+def predict(
+    client: ApiClient,
+    output: CommandOutput,
+    model: common_flags.ModelOption,
+    *,
+    instances: InstanceFlags,
+    version: Annotated[
+        str | None, typer.Option(help="The version; the default one when left out.", show_default=False)
+    ] = None,
+) -> None:
+    """Get predictions from a model on the server.
+
+    Objects are shown as a table, other predictions one JSON value per line.
+    A file may hold more than 100 instances; --npy is the fast way for many numbers.
+
+    Example: pilotlight predict --model flowers --json-instances instances.jsonl
+    """
+    name = (
+        client.resolve_model_name(model) if version is None else client.resolve_version_name(model, version)
+    )
+    output.show_predictions(client.predict(name, instances.read_body(), instances.content_type))

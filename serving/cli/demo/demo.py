@@ -1,0 +1,404 @@
+"""`pilotlight demo`: every kind of model from its directory to right predictions, one by one and in bulk.
+
+With what `pip install pilotlight[all,dev]` brings it shows all there is; what is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from serving import config
+from serving.errors import Internal
+from serving.scratch_folders import scratch_folder
+
+if TYPE_CHECKING:
+    import httpx
+
+# Of models; `demo_models` has a function for each, and imports too much to be imported here.
+KINDS = ("scikit-learn", "xgboost", "tensorflow", "custom")
+PROJECT = "demo"
+BUCKET = "demo-models"
+_TIMEOUT_SECONDS = 180.0
+_IDLE_SECONDS = 3
+_BATCH_RECORDS = 1000
+_COMMAND = "from serving.cli import main; main()"
+
+
+# What parts of it need beside the base package: the module, what is left out without it, and what brings it.
+_EXTRAS = (
+    ("tensorflow", "the TensorFlow model", "pilotlight[tensorflow]"),
+    ("apache_beam", "the batch job", "pilotlight[batch]"),
+    ("gcp_storage_emulator", "Cloud Storage, for folders of this machine", "gcp-storage-emulator"),
+    ("googleapiclient", "Google's client", "google-api-python-client"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """A model on disk with rows and the predictions its library gives for them."""
+
+    kind: str
+    folder: Path
+    instances: list[Any]
+    predictions: list[Any]
+
+    @property
+    def name(self) -> str:
+        """A model id."""
+        return self.kind.replace("-", "_")
+
+
+def demo() -> None:
+    """Deploy a model of each kind, predict, let them sleep and wake, run a batch job; nothing stays behind.
+
+    Exits with 0 only if every prediction was right.
+
+    Example: pilotlight demo
+    """
+    import httpx  # noqa: PLC0415  only this command needs it: start-up time
+
+    started = time.monotonic()
+    there = _find_installed()
+    kinds = [kind for kind in KINDS if kind != "tensorflow" or "tensorflow" in there]
+    with scratch_folder("demo") as folder:
+        _print_step(f"Training {len(kinds)} small models on data sets that come with scikit-learn")
+        trained = _train_models(folder / "trained", kinds)
+        with (
+            _open_file_store(folder / "files", there) as bucket,
+            _run_server(folder / "state", bucket) as server,
+            httpx.Client(base_url=server, timeout=_TIMEOUT_SECONDS) as plain,
+        ):
+            _print_step(f"Server at {server}, files in {bucket.description}")
+            google = _create_google_client(server) if "googleapiclient" in there else None
+            for model in trained:
+                _deploy_model(plain, model, _build_version_fields(model, bucket))
+                _check_http(plain, model)
+                if google is not None:
+                    _check_google_client(google, model)
+            _wait_for_scale_to_zero(plain)
+            for model in trained:
+                _check_cold_start(plain, model)
+            if "apache_beam" in there:
+                _check_batch(plain, trained[kinds.index("xgboost")], bucket)
+            _print_example(server, trained[0])
+    _print_step(
+        f"All predictions were right ({time.monotonic() - started:.0f} s). Start your own server with"
+    )
+    print("\n    pilotlight serve\n\nand go on with the examples in README.md.")
+
+
+# ---- the parts
+
+
+def _find_installed() -> frozenset[str]:
+    """The modules of _EXTRAS that are there; tells of those that are not."""
+    there = frozenset(module for module, _, _ in _EXTRAS if importlib.util.find_spec(module) is not None)
+    for module, part, requirement in _EXTRAS:
+        if module not in there:
+            _print_step(f"Without {part}: {module} is not installed (pip install '{requirement}')")
+    return there
+
+
+def _train_models(folder: Path, kinds: Iterable[str]) -> list[TrainedModel]:
+    environment = config.environment_without_settings() | config.FRAMEWORK_ENVIRONMENT
+    children = {
+        kind: subprocess.Popen(
+            [sys.executable, "-m", "serving.cli.demo.train_models", kind, str(folder / kind)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for kind in kinds
+    }
+    trained = []
+    for kind, child in children.items():
+        _, errors = child.communicate()
+        if child.returncode != 0:
+            raise Internal(f"Training the {kind} model failed: {errors.strip().splitlines()[-1:]}")
+        expected = json.loads((folder / kind / "expected.json").read_text())
+        trained.append(TrainedModel(kind, folder / kind, **expected))
+    return trained
+
+
+class _FileStore(Protocol):
+    """Where the files of models and of the batch job lie: `told` says so, `environment` tells the server."""
+
+    description: str
+    environment: Mapping[str, str]
+
+    def build_uri(self, name: str) -> str:
+        """The address of a file or a folder."""
+
+    def put(self, name: str, data: bytes) -> str:
+        """Write a file; its address."""
+
+    def get(self, name: str) -> str:
+        """Read a file."""
+
+
+class _EmulatedBucket:
+    """A bucket of a Cloud Storage emulator."""
+
+    def __init__(self, url: str) -> None:
+        self.description = f"a Cloud Storage emulator at {url}"
+        self.environment: Mapping[str, str] = {"STORAGE_EMULATOR_HOST": url}
+        self._url = url
+
+    def build_uri(self, name: str) -> str:
+        return f"gs://{BUCKET}/{name}"
+
+    def put(self, name: str, data: bytes) -> str:
+        import httpx  # noqa: PLC0415
+
+        url = f"{self._url}/upload/storage/v1/b/{BUCKET}/o"
+        httpx.post(url, params={"uploadType": "media", "name": name}, content=data).raise_for_status()
+        return self.build_uri(name)
+
+    def get(self, name: str) -> str:
+        import httpx  # noqa: PLC0415
+
+        url = f"{self._url}/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}"
+        return httpx.get(url, params={"alt": "media"}).raise_for_status().text
+
+
+class _LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.description = str(folder)
+        self.environment: Mapping[str, str] = {}
+        self._folder = folder
+
+    def build_uri(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def put(self, name: str, data: bytes) -> str:
+        file = self._folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        return self.build_uri(name)
+
+    def get(self, name: str) -> str:
+        return (self._folder / name).read_text()
+
+
+@contextlib.contextmanager
+def _open_file_store(folder: Path, there: frozenset[str]) -> Generator[_FileStore]:
+    """An empty bucket of a Cloud Storage emulator, or a folder where none is installed."""
+    if "gcp_storage_emulator" not in there:
+        yield _LocalFolder(folder)
+        return
+    from gcp_storage_emulator.server import create_server  # noqa: PLC0415
+
+    port = _find_free_port()
+    emulator = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+    emulator.start()
+    try:
+        yield _EmulatedBucket(f"http://127.0.0.1:{port}")
+    finally:
+        emulator.stop()
+
+
+@contextlib.contextmanager
+def _run_server(state: Path, bucket: _FileStore) -> Generator[str]:
+    """`pilotlight serve` on a free port; its address."""
+    log = state.with_suffix(".log")
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", _COMMAND, "serve", "--port", "0", "--state-dir", str(state)),
+                *("--idle-timeout", str(_IDLE_SECONDS)),
+            ],
+            env={**config.environment_without_settings(), **bucket.environment},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        line = process.stdout.readline() if process.stdout else ""
+        if not line.startswith("Listening on "):
+            raise Internal(f"The server did not start: {log.read_text()[-2000:]}")
+        yield line.removeprefix("Listening on ").strip()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        if process.wait(timeout=_TIMEOUT_SECONDS) != 0:
+            raise Internal(f"The server ended with exit code {process.returncode}.")
+
+
+def _build_version_fields(model: TrainedModel, bucket: _FileStore) -> dict[str, Any]:
+    """Where a version finds its files: some in the bucket, some on disk."""
+    if model.kind == "scikit-learn":
+        return {"deploymentUri": _upload_folder(model.folder / "model", model.name, bucket)}
+    if model.kind != "custom":
+        return {"deploymentUri": str(model.folder / "model")}
+    archive = next(model.folder.glob("*.tar.gz"))
+    return {
+        "deploymentUri": _upload_folder(model.folder / "model", model.name, bucket),
+        "packageUris": [bucket.put(f"packages/{archive.name}", archive.read_bytes())],
+        "predictionClass": "iris_routine.IrisPredictor",
+    }
+
+
+def _upload_folder(folder: Path, name: str, bucket: _FileStore) -> str:
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            bucket.put(f"{name}/{file.relative_to(folder)}", file.read_bytes())
+    return bucket.build_uri(name)
+
+
+def _create_google_client(server: str) -> Any:
+    from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
+    from googleapiclient import discovery  # noqa: PLC0415
+
+    return discovery.build(
+        "ml",
+        "v1",
+        client_options={"api_endpoint": server},
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+        static_discovery=True,
+    )
+
+
+def _call_api(plain: httpx.Client, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """The answer of the API. Raises Internal if it refuses."""
+    answer: dict[str, Any] = plain.request(method, f"/v1/{path}", json=body).json()
+    if "error" in answer and "done" not in answer:
+        raise Internal(f"{method} {path}: {answer['error']['message']}")
+    return answer
+
+
+def _deploy_model(plain: httpx.Client, model: TrainedModel, fields: dict[str, Any]) -> None:
+    start = time.monotonic()
+    _call_api(plain, "POST", f"projects/{PROJECT}/models", {"name": model.name})
+    body = {"name": "v1", "runtimeVersion": "2.11", "pythonVersion": "3.7", **fields}
+    operation = _call_api(plain, "POST", f"{_format_model_name(model)}/versions", body)
+    while not operation.get("done"):
+        if time.monotonic() - start > _TIMEOUT_SECONDS:
+            raise Internal(f"Creating the {model.kind} version took over {_TIMEOUT_SECONDS:.0f} s.")
+        time.sleep(0.2)
+        operation = _call_api(plain, "GET", operation["name"])
+    if "error" in operation:
+        raise Internal(operation["error"]["message"])
+    _print_step(f"{model.kind}: deployed from {fields['deploymentUri']} in {time.monotonic() - start:.1f} s")
+
+
+def _check_http(plain: httpx.Client, model: TrainedModel) -> None:
+    start = time.perf_counter()
+    answer = plain.post(f"/v1/{_format_model_name(model)}:predict", json={"instances": model.instances})
+    elapsed = time.perf_counter() - start
+    _check_predictions(model, answer.json(), f"plain HTTP, {elapsed * 1000:.1f} ms")
+
+
+def _wait_for_scale_to_zero(plain: httpx.Client) -> None:
+    """Wait until no version has a process."""
+    _print_step(
+        f"No requests now: after {_IDLE_SECONDS} s idle (300 s by default) a version keeps no process"
+    )
+    start = time.monotonic()
+    while any(version["nodes"] for version in plain.get("/nodes").json()["versions"]):
+        if time.monotonic() - start > _TIMEOUT_SECONDS:
+            raise Internal(f"The versions did not fall asleep within {_TIMEOUT_SECONDS:.0f} s.")
+        time.sleep(0.1)
+    _print_step(f"All asleep after {time.monotonic() - start:.1f} s; the next request wakes each")
+
+
+def _check_cold_start(plain: httpx.Client, model: TrainedModel) -> None:
+    start = time.perf_counter()
+    answer = plain.post(f"/v1/{_format_model_name(model)}:predict", json={"instances": model.instances})
+    elapsed = time.perf_counter() - start
+    _check_predictions(model, answer.json(), f"{model.kind}, woken and answered in {elapsed * 1000:.0f} ms")
+
+
+def _check_google_client(google: Any, model: TrainedModel) -> None:
+    name = f"{_format_model_name(model)}/versions/v1"
+    answer = google.projects().predict(name=name, body={"instances": model.instances}).execute()
+    _check_predictions(model, answer, "Google's client")
+
+
+def _check_batch(plain: httpx.Client, model: TrainedModel, bucket: _FileStore) -> None:
+    """A batch job from the bucket to the bucket."""
+    rows = [model.instances[place % len(model.instances)] for place in range(_BATCH_RECORDS)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    start = time.monotonic()
+    prediction_input = {
+        "modelName": _format_model_name(model),
+        "dataFormat": "JSON",
+        "inputPaths": [bucket.put("batch/input.jsonl", lines.encode())],
+        "outputPath": bucket.build_uri("batch/output"),
+        "region": "us-central1",
+    }
+    body = {"jobId": "demo_batch", "predictionInput": prediction_input}
+    job = _call_api(plain, "POST", f"projects/{PROJECT}/jobs", body)
+    while job["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+        if time.monotonic() - start > _TIMEOUT_SECONDS:
+            raise Internal(f"The batch job took over {_TIMEOUT_SECONDS:.0f} s.")
+        time.sleep(0.2)
+        job = _call_api(plain, "GET", f"projects/{PROJECT}/jobs/demo_batch")
+    if job["state"] != "SUCCEEDED":
+        raise Internal(f"The batch job is {job['state']}: {job.get('errorMessage')}")
+    _print_step(f"Batch job over {_BATCH_RECORDS} lines: SUCCEEDED in {time.monotonic() - start:.1f} s")
+    name = "batch/output/prediction.results-00000-of-00001"
+    found = bucket.get(name).splitlines()
+    results = [json.loads(line) for line in found]
+    wanted = [model.predictions[place % len(model.predictions)] for place in range(_BATCH_RECORDS)]
+    if not _is_equal(results, wanted):
+        raise Internal(f"The batch job: expected {wanted[:5]} and so on, got {results[:5]}")
+    print(f"     {bucket.build_uri(name)} begins with")
+    for line in found[:3]:
+        print(f"       {line}")
+
+
+def _check_predictions(model: TrainedModel, answer: dict[str, Any], how: str) -> None:
+    if not _is_equal(answer.get("predictions"), model.predictions):
+        raise Internal(f"{model.kind} by {how}: expected {model.predictions}, got {answer}")
+    shown = json.dumps(answer["predictions"])
+    print(f"     {how}: {shown if len(shown) < 70 else shown[:67] + '...'}")
+
+
+def _is_equal(got: Any, wanted: Any) -> bool:
+    """Equal, floats to the last few units of float32: TensorFlow regroups its sums."""
+    if isinstance(wanted, float):
+        return isinstance(got, float) and math.isclose(got, wanted, rel_tol=1e-6)
+    if isinstance(wanted, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == wanted.keys()
+            and all(_is_equal(got[k], wanted[k]) for k in got)
+        )
+    if isinstance(wanted, list):
+        return isinstance(got, list) and len(got) == len(wanted) and all(map(_is_equal, got, wanted))
+    return bool(got == wanted)
+
+
+def _print_example(server: str, model: TrainedModel) -> None:
+    body = json.dumps({"instances": model.instances[:1]})
+    _print_step("Each of these was one request, such as")
+    print(f"\n    curl {server}/v1/{_format_model_name(model)}:predict -d '{body}'\n")
+
+
+def _format_model_name(model: TrainedModel) -> str:
+    return f"projects/{PROJECT}/models/{model.name}"
+
+
+def _find_free_port() -> int:
+    from serving.transport.http_server import listen_tcp  # noqa: PLC0415
+
+    with contextlib.closing(listen_tcp("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _print_step(text: str) -> None:
+    print(f"==   {text}", flush=True)

@@ -1,0 +1,147 @@
+"""`pilotlight doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from serving import config
+from serving.config import ServeConfig, environment_without_settings
+
+if TYPE_CHECKING:
+    from serving.cli.health.result import CheckResult
+
+CheckFunction = Callable[[], "CheckResult"]
+
+_MAX_CONCURRENT = 4
+_FRAMEWORKS = ("scikit-learn", "xgboost", "tensorflow", "apache-beam")
+
+
+class HealthReportFormat(StrEnum):
+    """How findings are written."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def doctor(
+    *,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The server's state folder (setting state_dir).", show_default=False)
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address it is to listen on (setting host).", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port it is to listen on (setting port).", show_default=False)
+    ] = None,
+    bucket: Annotated[
+        str,
+        typer.Option(metavar="URI", help="A bucket to look into: gs://BUCKET[/FOLDER].", show_default=False),
+    ] = "",
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Also write an object to the bucket and remove it.", show_default=False),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Import no framework: that takes seconds.", show_default=False)
+    ] = False,
+    format_: Annotated[
+        HealthReportFormat, typer.Option("--format", help="json prints a list of findings.")
+    ] = HealthReportFormat.TABLE,
+) -> None:
+    """Check what a server needs here, and say what to do about what is wrong.
+
+    Looks at the settings that `pilotlight serve` would have, changes nothing, and needs no server.
+    Exit code 1 if something fails; warnings are no failures. docs/doctor.md lists every check.
+
+    Example: pilotlight doctor --bucket gs://my-bucket
+    """
+    if write and not bucket:
+        raise typer.BadParameter("--write needs a --bucket.")
+    settings = config.load_config(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
+    findings = run_checks(collect_checks(settings, bucket, write=write, quick=quick))
+    if format_ is HealthReportFormat.JSON:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for line in format_results(findings):
+            print(line)
+    raise typer.Exit(any(finding.level == "fail" for finding in findings))
+
+
+def collect_checks(
+    settings: ServeConfig, bucket: str, *, write: bool, quick: bool
+) -> Sequence[CheckFunction]:
+    """All checks, in the order in which they are shown."""
+    from serving.cli.health import (  # noqa: PLC0415  start-up time
+        frameworks,
+        machine,
+        network,
+        runtimes,
+        state,
+        storage,
+    )
+
+    folder, environment = settings.state_dir.expanduser().absolute(), environment_without_settings()
+    server = state.find_server_pid(folder)
+    found: list[CheckFunction] = [
+        machine.check_system,
+        frameworks.check_python,
+        partial(machine.check_cores, settings),
+        partial(machine.check_memory, settings),
+        machine.check_open_files,
+        partial(machine.check_clock, state.find_newest_change(folder)),
+        partial(network.check_port, settings.host, settings.port, server),
+        partial(network.check_grpc_port, settings, server),
+        partial(state.check_writable, folder),
+        partial(state.check_free_space, settings, folder),
+        partial(state.check_schema, folder),
+        lambda: state.check_leftovers(state.list_processes()),
+        partial(storage.check_credentials, environment, bool(bucket)),
+    ]
+    if bucket:
+        found.append(partial(storage.check_bucket, bucket))
+    if write:
+        found.append(partial(storage.check_bucket_writable, bucket))
+    found += [frameworks.check_pip, *(partial(frameworks.check_version, name) for name in _FRAMEWORKS)]
+    found += runtimes.create_runtime_checks(folder, settings.runtime, quick=quick)
+    if not quick:
+        found += [partial(frameworks.check_pilot, name, environment) for name in frameworks.list_pilots()]
+    return found
+
+
+def run_checks(checks: Sequence[CheckFunction]) -> list[CheckResult]:
+    """What the checks find, some at the same time: those with processes of their own take seconds."""
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
+        return list(pool.map(_run_check, checks))
+
+
+def format_results(findings: Sequence[CheckResult]) -> list[str]:
+    """A line for each finding, its advice below it, and a last line that sums up."""
+    shown = []
+    for finding in findings:
+        shown.append(f"{finding.level:<4}  {finding.check:<16}  {finding.message}")
+        if finding.advice:
+            shown.append(f"{'':<4}  {'':<16}  -> {finding.advice}")
+    failed = sum(finding.level == "fail" for finding in findings)
+    warned = sum(finding.level == "warn" for finding in findings)
+    return [*shown, f"{len(findings)} checks: {failed} failed, {warned} with a warning."]
+
+
+def _run_check(check: CheckFunction) -> CheckResult:
+    from serving.cli.health.result import report_failure  # noqa: PLC0415
+
+    try:
+        return check()
+    except Exception as error:  # one check that cannot be made must not hide the others
+        return report_failure(
+            "doctor", f"A check failed: {type(error).__name__}: {error}", "Please report this."
+        )

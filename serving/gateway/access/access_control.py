@@ -1,0 +1,181 @@
+"""The one place where requests are let in: who calls, and may they.
+
+The order is that of every request: authenticate (401), then authorise (403), and only then anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.errors import PermissionDenied, ServingError, Unauthenticated
+from serving.gateway.access import policy
+from serving.gateway.access.caller import ANONYMOUS_CALLER, Caller, set_caller
+from serving.gateway.access.policy import PoliciesByResource
+from serving.gateway.access.token_store import TokenStore
+from serving.gateway.access.tokens import TokenRecord, has_token_format, hash_token
+from serving.gateway.api.request_io import Endpoint
+from serving.gateway.methods import ApiMethod
+from serving.gateway.thread_pool import ThreadPool
+from serving.http_headers import Scope, find_header
+
+logger = logging.getLogger(__name__)
+
+# Seconds until a token that was made or revoked by the command counts.
+_REFRESH_SECONDS: Final = 0.5
+# Seconds after which it is trouble that they could not be read: revoked ones would still count.
+_REFRESH_DEADLINE: Final = 10.0
+# Decisions on predictions that are remembered, and the longest names in them, which callers choose.
+_MAX_CACHED_DECISIONS, _MAX_CACHED_NAME = 10_000, 1024
+_BEARER_PREFIX = b"bearer "
+
+
+class AccessControl:
+    """Knows tokens and policies, and lets requests in. `clock` tells seconds since the epoch."""
+
+    def __init__(self, store: TokenStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._refresh_lock = asyncio.Lock()
+        self._thread = ThreadPool("tokens", 1)
+        self._tokens: dict[str, TokenRecord] = {}
+        self._policies: PoliciesByResource = {}
+        self._allowed: set[tuple[Caller, str]] = set()
+        self._rejected_count = 0
+        self._log_muted_until = 0.0
+        self._refresh_fails = False
+
+    def publish_policies(self, policies: PoliciesByResource) -> None:
+        """From now on these policies hold."""
+        if policies is not self._policies:
+            self._policies = policies
+            self._allowed.clear()
+
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
+        """Notice tokens that are made and revoked while the server runs."""
+
+        async def wait_interval() -> None:
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+        return supervisor.start_loop(
+            "tokens", wait_interval, self._refresh_or_keep_tokens, within=_REFRESH_DEADLINE
+        )
+
+    async def _refresh_or_keep_tokens(self) -> None:
+        try:
+            await self.refresh_tokens()
+        except ServingError as error:
+            # Who was known stays known: a disk in trouble should lock nobody out.
+            if not self._refresh_fails:
+                logger.warning("%s The tokens known so far are good for now.", error.message)
+            self._refresh_fails = True
+        else:
+            self._refresh_fails = False
+
+    async def refresh_tokens(self) -> None:
+        """Read the tokens if they may have changed."""
+        async with self._refresh_lock:
+            changed = await self._thread.run(self._store.load_if_changed)
+            if changed is not None:
+                self._tokens = {record.hash: record for record in changed}
+
+    def close(self) -> None:
+        """Release the tokens' file."""
+        self._store.close()
+
+    def authorize(self, scope: Scope, method: ApiMethod) -> None:
+        """Let a routed request in. Raises Unauthenticated or PermissionDenied."""
+        if not method.resource:
+            return  # tells whether the server lives: nobody's token matters
+        caller = self._authenticate(scope)
+        if method.permission:
+            self.check_permission(caller, method.permission, method.resource.format_map(scope["path_params"]))
+
+    def authorize_prediction(self, scope: Scope, permission: str, resource: str) -> None:
+        """Let a prediction in, at the price of a hash and two look-ups. Raises as `admit` does.
+
+        The permission follows from the resource, which is "" for one that names none, and can have none.
+        """
+        caller = self._authenticate(scope)
+        decision = (caller, resource)
+        if decision in self._allowed or not resource:
+            return
+        self.check_permission(caller, permission, resource)
+        if len(resource) > _MAX_CACHED_NAME:
+            return
+        if len(self._allowed) >= _MAX_CACHED_DECISIONS:
+            self._allowed.clear()
+        self._allowed.add(decision)
+
+    def _authenticate(self, scope: Scope) -> Caller:
+        given = find_header(scope, b"authorization")
+        caller = ANONYMOUS_CALLER if given is None else self._resolve_caller(given)
+        set_caller(scope, caller)
+        return caller
+
+    def check_permission(self, caller: Caller, permission: str, resource: str) -> None:
+        """Raise PermissionDenied, or Unauthenticated if a token might help, unless the caller may."""
+        if policy.is_allowed(self._policies, caller, permission, resource):
+            return
+        if caller == ANONYMOUS_CALLER:
+            raise Unauthenticated(
+                "The request has no token. Send one as `Authorization: Bearer TOKEN`; `pilotlight tokens "
+                "create` makes them."
+            )
+        raise PermissionDenied(
+            f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+        )
+
+    def filter_permissions(self, caller: Caller, resource: str, permissions: Iterable[str]) -> list[str]:
+        """Those of the permissions that the caller has."""
+        held = policy.resolve_permissions(self._policies, caller, resource)
+        return [permission for permission in permissions if permission in held]
+
+    def _resolve_caller(self, given: bytes) -> Caller:
+        token = given[len(_BEARER_PREFIX) :].strip()
+        if not given[: len(_BEARER_PREFIX)].lower() == _BEARER_PREFIX:
+            raise self._invalid_credentials_error("not sent as a bearer token")
+        record = self._tokens.get(hash_token(token))
+        if record is None:
+            raise self._invalid_credentials_error(
+                "unknown" if has_token_format(token) else "no token of this server"
+            )
+        if trouble := record.describe_invalidity(self._clock()):
+            raise self._invalid_credentials_error(f"{trouble} (id {record.name}, {record.principal})")
+        return Caller(record.principal)
+
+    def _invalid_credentials_error(self, reason: str) -> Unauthenticated:
+        """The same words whatever the reason; the log says which it was, but once a second at most."""
+        self._rejected_count += 1
+        now = self._clock()
+        if not self._log_muted_until - 1 <= now < self._log_muted_until:  # also when the clock was set back
+            logger.warning("refused %d credentials; the last: %s", self._rejected_count, reason)
+            self._rejected_count, self._log_muted_until = 0, now + 1
+        return Unauthenticated(
+            "The request has invalid authentication credentials: expected `Authorization: Bearer TOKEN` with "
+            "a token that is neither expired nor revoked."
+        )
+
+
+def predict_permission(name: str) -> str:
+    """The permission that a prediction takes, by the name it is asked of."""
+    return "ml.versions.predict" if "/versions/" in name or "/labels/" in name else "ml.models.predict"
+
+
+def require_permission(access: AccessControl, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a method, for those who may call it."""
+
+    @wraps(endpoint)
+    async def call_endpoint(request: Request) -> Response:
+        access.authorize(request.scope, method)
+        return await endpoint(request)
+
+    return call_endpoint

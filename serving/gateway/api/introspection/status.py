@@ -1,0 +1,237 @@
+"""What the server has running, and why: `/metrics`, `/nodes`, `/why/…`. Not part of the AI Platform API."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
+from autoscaler.pools import MemoryUsage, NodeState
+from autoscaler.pools.pilot_manager import PilotStatus
+from autoscaler.version_scaler import VersionScaler
+from serving.errors import FailedPrecondition
+from serving.gateway.api.request_io import json_response, model_name, version_name
+from serving.gateway.catalog.lookup import get_model, get_version
+from serving.gateway.control.status import (
+    COLD,
+    FORKED,
+    ClusterStatus,
+    NodeSnapshot,
+    VersionCondition,
+    VersionSnapshot,
+    measure_gateway_memory,
+    measure_memory,
+    measure_pilot_memory,
+)
+from serving.gateway.observability.metrics import CONTENT_TYPE, Metrics
+from serving.gateway.state.records import VersionRecord
+from serving.gateway.thread_pool import ThreadPool
+from serving.names import VersionName
+
+Json = dict[str, Any]
+
+_MAX_QUEUED = 31
+
+
+class StatusApi:
+    """The endpoints."""
+
+    def __init__(self, overview: ClusterStatus, metrics: Metrics) -> None:
+        self._overview = overview
+        self._metrics = metrics
+        self._threads = ThreadPool("nodes", 1, queue=_MAX_QUEUED)
+
+    async def get_metrics(self, _: Request) -> Response:
+        """`GET /metrics`, for Prometheus."""
+        return Response(await self._metrics.render_text(), headers={"content-type": CONTENT_TYPE})
+
+    async def list_nodes(self, _: Request) -> Response:
+        """`GET /nodes`: every version that is scaled, its nodes, all pilots, and what memory they take."""
+        versions, pilots = self._overview.list_versions(), self._overview.list_pilots()
+
+        def render_nodes() -> Json:
+            return {
+                "versions": [_render_version(view) for view in versions],
+                "pilots": [_render_pilot(pilot) for pilot in pilots],
+                "gateway": {"pid": os.getpid(), **_render_memory(measure_gateway_memory())},
+            }
+
+        return json_response(await self._threads.run(render_nodes))
+
+    async def explain_version(self, request: Request) -> Response:
+        """`GET /why/…/versions/V`: how a version is, and how that came about."""
+        return self._explain_record(get_version(self._overview.state, version_name(request)))
+
+    async def explain_model(self, request: Request) -> Response:
+        """`GET /why/…/models/M`: the same of the default version."""
+        state, name = self._overview.state, model_name(request)
+        default = get_model(state, name).default
+        if not default:
+            raise FailedPrecondition(f"The model {name} has no default version yet.")
+        return self._explain_record(get_version(state, VersionName(name.project, name.model, default)))
+
+    def _explain_record(self, record: VersionRecord) -> Response:
+        view, tracked = self._overview.get_version(record), self._overview.get_tracked(record)
+        if view is None or tracked is None:
+            return json_response(_explain_unscaled(record))
+        story = _explain_scaled(view, tracked, self._overview.now)
+        warnings = list(record.version.warnings)
+        return json_response({**story, "warnings": warnings} if warnings else story)
+
+
+# ---- /nodes
+
+
+def _render_version(view: VersionSnapshot) -> Json:
+    return {
+        "version": str(view.name),
+        "exact": view.exact,
+        "state": view.condition.value,
+        "desired": view.desired,
+        "ready": view.count_nodes(NodeState.READY),
+        "starting": view.count_nodes(NodeState.STARTING),
+        "draining": view.count_nodes(NodeState.DRAINING),
+        "running": view.running,
+        "queued": view.queued,
+        "idleSeconds": _round_optional(view.idle_seconds),
+        "nodeSeconds": _round_optional(view.node_seconds),
+        "wakeups": dict(view.wakeups),
+        "startSeconds": _render_start_seconds(view),
+        "reason": view.reason,
+        "nodes": [_render_node(node) for node in view.nodes],
+    }
+
+
+def _render_node(node: NodeSnapshot) -> Json:
+    return {
+        "id": node.id,
+        "pid": node.pid,
+        "state": node.state.value,
+        "forked": node.forked,
+        "ageSeconds": _round_optional(node.age),
+        "inFlight": node.in_flight,
+        **_render_memory(measure_memory((node.pid,))),
+    }
+
+
+def _render_pilot(pilot: PilotStatus) -> Json:
+    return {
+        "pilot": pilot.key,
+        "pid": pilot.pid,
+        "state": pilot.state.value,
+        "ageSeconds": _round_optional(pilot.age),
+        "litSeconds": _round_optional(pilot.seconds),
+        "nodesForked": pilot.forked,
+        **({"reason": pilot.reason} if pilot.reason else {}),
+        **_render_memory(measure_pilot_memory(pilot)),
+    }
+
+
+def _render_memory(memory: MemoryUsage | None) -> Json:
+    """A process's memory; it may have ended before it was looked at."""
+    return {
+        "privateBytes": memory.private if memory else 0,
+        "proportionalBytes": memory.proportional if memory else 0,
+    }
+
+
+def _render_start_seconds(view: VersionSnapshot) -> Json:
+    return {how: _round_optional(seconds) for how, seconds in view.start_seconds.items()}
+
+
+def _round_optional(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+# ---- /why
+
+
+def _explain_unscaled(record: VersionRecord) -> Json:
+    """A version that is being made or removed, or could not be made."""
+    version = record.version
+    state = version.state.value if version.state is not None else "STATE_UNSPECIFIED"
+    return {
+        "version": str(record.name),
+        "state": state.lower(),
+        "summary": f"It has no nodes, for it is {state}. {version.error_message}".rstrip(),
+    }
+
+
+def _explain_scaled(view: VersionSnapshot, tracked: VersionScaler, now: float) -> Json:
+    story: Json = {
+        "version": str(view.name),
+        "state": view.condition.value,
+        "summary": " ".join(_describe_condition(view)),
+        "desired": view.desired,
+        "reason": view.reason,
+        "startSeconds": _render_start_seconds(view),
+        "starts": [
+            {"how": FORKED if forked else COLD, "seconds": _round_optional(seconds)}
+            for forked, seconds in tracked.starts
+        ],
+        "decisions": [
+            {"time": _format_timestamp(event.at), "nodes": event.nodes, "reason": event.reason}
+            for event in tracked.events
+        ],
+        "refusals": [
+            {
+                "time": _format_timestamp(refusal.at),
+                "count": refusal.count,
+                "reason": _describe_refusal(refusal.reason),
+            }
+            for refusal in tracked.refusals
+        ],
+    }
+    failures = tracked.failures
+    if failures.count:
+        story["failures"] = {
+            "count": failures.count,
+            "reason": failures.reason,
+            "nextTrySeconds": _round_optional(max(0.0, failures.next_try - now)),
+        }
+    return story
+
+
+def _describe_condition(view: VersionSnapshot) -> Iterator[str]:
+    """How a version is, in sentences."""
+    yield _CONDITION_SENTENCES[view.condition]
+    if view.nodes:
+        states = (NodeState.READY, NodeState.STARTING, NodeState.DRAINING)
+        counts = [f"{count} {state.value}" for state in states if (count := view.count_nodes(state))]
+        yield f"Nodes: {', '.join(counts)}."
+    if view.running or view.queued:
+        yield f"Requests: {view.running} running, {view.queued} waiting."
+    else:
+        yield f"Idle for {view.idle_seconds:.0f} s."
+
+
+_CONDITION_SENTENCES: Mapping[VersionCondition, str] = {
+    VersionCondition.AWAKE: "It is awake.",
+    VersionCondition.WAKING: "It wakes up.",
+    VersionCondition.FAILING: "Its nodes cannot be started.",
+    VersionCondition.ASLEEP: "It is asleep: it has no node, and gets one with the next request.",
+}
+
+
+# The autoscaler notes an error by its class.
+_REFUSAL_SENTENCES: Mapping[str, str] = {
+    QueueFullError.__name__: "too many requests waited:",
+    TooLateError.__name__: "a node would have been ready too late:",
+    StartFailedError.__name__: "no node could be started:",
+    RetiredError.__name__: "it was gone:",
+}
+
+
+def _describe_refusal(reason: str) -> str:
+    kind, _, rest = reason.partition(": ")
+    return f"{_REFUSAL_SENTENCES[kind]} {rest}" if kind in _REFUSAL_SENTENCES else reason
+
+
+def _format_timestamp(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,97 @@
+"""Lists in pages: pageSize, pageToken and filter."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from serving.errors import InvalidArgument
+from serving.gateway.api.query.filters import compile_filter
+
+T = TypeVar("T")
+
+_DEFAULT_SIZE = 20
+_MAX_SIZE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PagedList(Generic[T]):
+    """What a list has, in its order: `address_to_name` tells the full name of one, `show` how answers carry it.
+
+    The order is that of the names, unless what is in the list has an order of its own: then `key_of` makes it
+    of the name again. Only what is looked at is shown: with a filter what comes before the end of the page,
+    without one the page.
+    """
+
+    items: Sequence[T]
+    render: Callable[[T], dict[str, Any]]
+    name_of: Callable[[T], str] = str
+    key_of: Callable[[str], T] | None = None
+
+    def page(self, query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        """One page of what matches the filter, and the token of the next page ("" on the last).
+
+        A token names the last resource shown, so that a list that changes meanwhile neither repeats nor
+        skips.
+        """
+        matches, size = compile_filter(query.get("filter", "")), parse_page_size(query.get("pageSize", ""))
+        # The token's resource is looked for among all: meanwhile it may no longer match.
+        begin = self._start_index(query.get("pageToken", ""))
+        rest = (self.items[place] for place in range(begin, len(self.items)))
+        shown = ((one, self.render(one)) for one in rest)
+        rows = list(itertools.islice((row for row in shown if matches(row[1])), size + 1))
+        more = len(rows) > size
+        return [row for _, row in rows[:size]], encode_page_token(
+            self.name_of(rows[size - 1][0])
+        ) if more else ""
+
+    def _start_index(self, token: str) -> int:
+        """How many come up to what the token names, and that itself."""
+        if not token:
+            return 0
+        last = decode_page_token(token)
+        if self.key_of is None:
+            return bisect.bisect_right(self.items, last, key=self.name_of)
+        try:
+            key: Any = self.key_of(last)
+        except ValueError:
+            raise _page_token_error() from None
+        return bisect.bisect_right(self.items, key)
+
+
+def parse_page_size(text: str) -> int:
+    """How many rows a page is to have. Raises InvalidArgument."""
+    try:
+        size = int(text or 0)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise InvalidArgument(f"Field: page_size Error: {text!r} is not a number of rows.", field="page_size")
+    return min(size, _MAX_SIZE) or _DEFAULT_SIZE
+
+
+def encode_page_token(name: str) -> str:
+    """The token of the page after the resource with this full name."""
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+def decode_page_token(token: str) -> str:
+    """The full name in a token. Raises InvalidArgument for what is none."""
+    try:
+        last = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        last = ""
+    if not last.startswith("projects/"):
+        raise _page_token_error()
+    return last
+
+
+def _page_token_error() -> InvalidArgument:
+    return InvalidArgument(
+        "Field: page_token Error: This is not a token that a list gave out.", field="page_token"
+    )

@@ -1,0 +1,132 @@
+"""What all endpoints read from a request, and how they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument, ServingError
+from serving.gateway.api.query.paging import PagedList
+from serving.http_headers import body_too_large, check_body_length
+from serving.json_depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
+from serving.names import ModelName, VersionName
+from serving.protocols import Dialect
+from serving.protocols.errors import render_error
+from serving.resources import Resource, resource_from_json
+from serving.resources import resource_to_json as resource_to_wire
+
+T = TypeVar("T", bound=msgspec.Struct)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+MAX_BODY_BYTES = 4 << 20
+_BODY_KEY = "pilotlight.body"
+
+
+class IdConvertor(Convertor[str]):
+    """One path segment without ":", so that `{model}` never swallows the verb of `m:verb`."""
+
+    regex = "[^/:]+"
+
+    def convert(self, value: str) -> str:
+        """The segment itself."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """The segment itself."""
+        return value
+
+
+register_url_convertor("id", IdConvertor())
+
+
+def model_name(request: Request) -> ModelName:
+    """The model that the path names."""
+    return ModelName(request.path_params["project"], request.path_params["model"])
+
+
+def version_name(request: Request) -> VersionName:
+    """The version that the path names."""
+    path = request.path_params
+    return VersionName(path["project"], path["model"], path["version"])
+
+
+async def read_resource(request: Request, kind: type[T]) -> T:
+    """The resource in the body."""
+    return resource_from_json(kind, await read_json(request))
+
+
+def read_update_mask(request: Request) -> Sequence[str]:
+    """The paths of the update mask, under either of its names."""
+    mask = request.query_params.get("updateMask") or request.query_params.get("update_mask") or ""
+    paths = [path.strip() for path in mask.split(",") if path.strip()]
+    if not paths:
+        raise InvalidArgument(
+            "Field: update_mask Error: Say which fields to update, e.g. ?updateMask=description.",
+            field="update_mask",
+        )
+    return paths
+
+
+def resource_response(resource: Resource) -> Response:
+    """One resource."""
+    return json_response(resource_to_wire(resource))
+
+
+def page_response(request: Request, key: str, listing: PagedList[Any]) -> Response:
+    """One page of a list; no key at all when there is nothing to show."""
+    rows, token = listing.page(request.query_params)
+    body: dict[str, Any] = {key: rows} if rows else {}
+    if token:
+        body["nextPageToken"] = token
+    return json_response(body)
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """JSON as it is."""
+    return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+def error_response(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Response:
+    """An error in the form of a protocol."""
+    status, body, headers = render_error(error, dialect)
+    response = Response(body, status, media_type="application/json")
+    for name, value in headers:
+        response.headers[name.decode()] = value.decode()
+    return response
+
+
+async def read_json(request: Request) -> Any:
+    """The body as it was sent; it may be asked for again."""
+    known = request.scope.get(_BODY_KEY)
+    if known is None:
+        known = request.scope[_BODY_KEY] = (await _parse_json_body(request),)
+    return known[0]
+
+
+async def read_body(request: Request) -> bytes:
+    """The bytes of the body."""
+    check_body_length(request.scope, MAX_BODY_BYTES)
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise body_too_large(MAX_BODY_BYTES)
+    return body
+
+
+async def _parse_json_body(request: Request) -> Any:
+    body = await read_body(request)
+    try:
+        return parse_json(body or b"{}", DEFAULT_MAX_DEPTH)
+    except TooDeepError as error:
+        raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(
+            f"Invalid JSON payload received. {error.msg} at line {error.lineno} column {error.colno}."
+        ) from error

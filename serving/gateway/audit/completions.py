@@ -1,0 +1,69 @@
+"""Finds the ends of operations and jobs among the changes of a commit, for the log to tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from serving.errors import RPC_CODES
+from serving.gateway.audit.log_entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
+from serving.gateway.cause import ChangeCause
+from serving.gateway.state.records import CatalogState, JobRecord, OperationRecord
+from serving.gateway.state.store import Changes
+from serving.resources import JobState
+
+_METHOD_IDS: Mapping[str, str] = {
+    "CREATE_VERSION": "projects.models.versions.create",
+    "DELETE_VERSION": "projects.models.versions.delete",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedCompletion:
+    """A call whose work has ended, how, and the name of the operation or job that did it."""
+
+    call: AuditedCall
+    status: CallStatus
+    operation: str
+
+
+def find_completions(before: CatalogState, changes: Changes) -> Iterator[AuditedCompletion]:
+    """The operations and jobs that were under way before the changes and are not after them.
+
+    Those without a cause began before there was an audit log.
+    """
+    for (_, name), record in changes.items():
+        match record:
+            case OperationRecord(cause=ChangeCause() as cause) if record.operation.done:
+                known = before.operations.get(name)
+                if known is not None and not known.operation.done:
+                    yield _complete_operation(record, cause)
+            case JobRecord(cause=ChangeCause() as cause) if record.has_ended:
+                started = before.jobs.get(name)
+                if started is not None and not started.has_ended:
+                    yield _complete_job(record, cause)
+
+
+def _complete_operation(record: OperationRecord, cause: ChangeCause) -> AuditedCompletion:
+    operation = record.operation
+    method = _METHOD_IDS[operation.metadata.operation_type]
+    status = CallStatus(operation.error.code, operation.error.message) if operation.error else OK_STATUS
+    return AuditedCompletion(_build_call(cause, method, str(record.target)), status, record.name)
+
+
+def _complete_job(record: JobRecord, cause: ChangeCause) -> AuditedCompletion:
+    codes = {JobState.FAILED: RPC_CODES["FAILED_PRECONDITION"], JobState.CANCELLED: RPC_CODES["CANCELLED"]}
+    code = codes.get(record.job.state, 0) if record.job.state else 0
+    status = CallStatus(code, record.job.error_message) if code else OK_STATUS
+    return AuditedCompletion(_build_call(cause, "projects.jobs.create", record.name), status, record.name)
+
+
+def _build_call(cause: ChangeCause, method: str, resource: str) -> AuditedCall:
+    return AuditedCall(
+        id=cause.call,
+        log=AuditLogType.ACTIVITY,
+        method=method,
+        resource=resource,
+        principal=cause.principal,
+        request_id=cause.request_id,
+    )

@@ -1,0 +1,196 @@
+"""Puts the audit log around endpoints.
+
+`watched` is outermost, so that it sees who is refused; `announced` is innermost, around the endpoint of a
+change alone, when all checks have passed and nothing has been done.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import RPC_CODES, ServingError
+from serving.gateway.access.caller import get_caller
+from serving.gateway.api.request_io import Endpoint, read_json
+from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.audit.log_entry import (
+    DENIED_CODES,
+    OK_STATUS,
+    AuditLogType,
+    CallStatus,
+    status_from_error,
+)
+from serving.gateway.audit.log_entry import AuditedCall as Recorded
+from serving.gateway.cause import CURRENT_CAUSE, ChangeCause
+from serving.gateway.methods import Activity, ApiMethod
+from serving.gateway.request_context import ensure_request_id
+from serving.http_headers import Headers, Scope, find_header
+from serving.protocols import RequestMetadata
+from serving.protocols.errors import GRPC_STATUS
+
+_CALL_KEY = "pilotlight.audit_call"
+_UNKNOWN_CODE = 2
+# What a status of HTTP says where an answer says no more.
+_CODE_BY_HTTP_STATUS: Mapping[int, int] = {
+    status: RPC_CODES[name]
+    for status, name in (
+        (400, "INVALID_ARGUMENT"),
+        (401, "UNAUTHENTICATED"),
+        (403, "PERMISSION_DENIED"),
+        (404, "NOT_FOUND"),
+        (429, "RESOURCE_EXHAUSTED"),
+        (500, "INTERNAL"),
+        (501, "UNIMPLEMENTED"),
+        (503, "UNAVAILABLE"),
+        (504, "DEADLINE_EXCEEDED"),
+    )
+}
+_MAX_NAME_LENGTH = 256
+
+
+def is_change(method: ApiMethod) -> bool:
+    """Whether a method changes something: the activity log has it always."""
+    return method.activity in {Activity.ADMIN_WRITE, Activity.DATA_WRITE}
+
+
+def audit_result(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with how each call of it ended in the log."""
+
+    @functools.wraps(endpoint)
+    async def call_audited(request: Request) -> Response:
+        try:
+            response = await endpoint(request)
+        except ServingError as error:
+            await _record_end(audit, method, request, status_from_error(error))
+            raise
+        except Exception as error:
+            await _record_end(audit, method, request, CallStatus(RPC_CODES["INTERNAL"], type(error).__name__))
+            raise
+        status, operation = _read_outcome(method, request, response)
+        await _record_end(audit, method, request, status, operation)
+        return response
+
+    return call_audited
+
+
+def audit_intent(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a change, which begins when the log has it on disk."""
+
+    @functools.wraps(endpoint)
+    async def call_audited(request: Request) -> Response:
+        body = await read_json(request) if request.method in {"POST", "PATCH"} else {}
+        described = describe_call(audit, method, request.scope, body if isinstance(body, dict) else {})
+        await audit.record_intent(described)
+        request.scope[_CALL_KEY] = described
+        cause = ChangeCause(call=described.id, request_id=described.request_id, principal=described.principal)
+        token = CURRENT_CAUSE.set(cause)
+        try:
+            return await endpoint(request)
+        finally:
+            CURRENT_CAUSE.reset(token)
+
+    return call_audited if is_change(method) else endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedPrediction:
+    """What a prediction has asked: a method, of a resource, and the permission that this takes.
+
+    `call` is what its node is told of its body.
+    """
+
+    scope: Scope
+    method: ApiMethod
+    resource: str
+    permission: str
+    metadata: RequestMetadata
+
+
+def audit_prediction(audit: AuditLog, asked: AuditedPrediction, status: CallStatus) -> None:
+    """Record how a prediction ended, where it is to be: all that are refused, the others by setting."""
+    if status.code in DENIED_CODES:
+        audit.record_denied(_describe_prediction(audit, asked), status)
+    elif audit.records_predictions:
+        audit.record_access(_describe_prediction(audit, asked), status)
+
+
+def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> Recorded:
+    call = describe_call(audit, asked.method, asked.scope, {})
+    return replace(
+        call, resource=asked.resource, authorized_resource=asked.resource, permission=asked.permission
+    )
+
+
+def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> Recorded:
+    """The call that a request is."""
+    resource, params = _resolve_resource(method, scope, body), scope.get("path_params")
+    return Recorded(
+        id=audit.new_id(),
+        log=AuditLogType.ACTIVITY if is_change(method) else AuditLogType.DATA_ACCESS,
+        method=method.id,
+        resource=resource,
+        authorized_resource=method.resource.format_map(params) if params else resource,
+        permission=method.permission,
+        principal=get_caller(scope).principal,
+        request_id=ensure_request_id(scope),
+        caller_ip=scope["client"][0] if scope.get("client") else "",
+        user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
+        request=body,
+    )
+
+
+async def _record_end(
+    audit: AuditLog, method: ApiMethod, request: Request, status: CallStatus, operation: str = ""
+) -> None:
+    begun: Recorded | None = request.scope.get(_CALL_KEY)
+    if begun is not None:
+        await audit.record_result(begun, status, operation)
+    elif is_change(method) or status.code in DENIED_CODES:
+        audit.record_denied(describe_call(audit, method, request.scope, {}), status)
+    elif audit.records_reads and "{project}" in method.resource:
+        audit.record_access(describe_call(audit, method, request.scope, {}), status)
+
+
+def _resolve_resource(method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> str:
+    """What is called: what the path names, and below it what is to be created."""
+    if method.is_foreign and scope.get("path_params"):
+        return method.resource.format_map(scope["path_params"])
+    path, _, _ = str(scope["path"]).removeprefix("/v1/").partition(":")
+    made = body.get("name") or body.get("jobId") or body.get("job_id")
+    if method.id.endswith(".create") and isinstance(made, str):
+        return f"{path}/{made[:_MAX_NAME_LENGTH]}"
+    return path
+
+
+def status_from_response(http_status: int, body: bytes | memoryview, headers: Headers = ()) -> CallStatus:
+    """The status of a call that was answered like this, in the form of any protocol."""
+    if http_status < 400:
+        return OK_STATUS
+    for name, value in headers:
+        if name == GRPC_STATUS:
+            return CallStatus(int(value), bytes(body).decode(errors="replace"))
+    try:
+        error = orjson.loads(body)["error"]
+        if isinstance(error, str):
+            return CallStatus(_CODE_BY_HTTP_STATUS.get(http_status, _UNKNOWN_CODE), error)
+        return CallStatus(RPC_CODES[error["status"]], str(error["message"]))
+    except (ValueError, KeyError, TypeError):  # not in our form
+        return CallStatus(_UNKNOWN_CODE, f"HTTP status {http_status}")
+
+
+def _read_outcome(method: ApiMethod, request: Request, response: Response) -> tuple[CallStatus, str]:
+    """How a call was answered, and the operation or the job that goes on after it."""
+    status = status_from_response(response.status_code, response.body)
+    if status.code or not is_change(method):
+        return status, ""
+    answer = orjson.loads(response.body or b"{}")
+    if method.id == "projects.jobs.create":
+        return OK_STATUS, f"projects/{request.path_params['project']}/jobs/{answer['jobId']}"
+    name = answer.get("name", "")
+    return OK_STATUS, name if "/operations/" in name and not answer.get("done") else ""

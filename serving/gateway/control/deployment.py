@@ -1,0 +1,458 @@
+"""A version as the processes that serve it see it: preparing its files, and how its nodes are started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscaler import machine
+from autoscaler.activator import Activator
+from autoscaler.decision import ScalingSpec
+from autoscaler.errors import RetiredError, StartFailedError, TooLateError
+from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
+from autoscaler.scaling_loop import Autoscaler
+from serving import acceleration_record
+from serving.artifacts import prepare
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
+from serving.child_environment import sanitize_environment
+from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
+from serving.container_engine import engine_environment, find_engine, make_run_config, require_engine
+from serving.errors import (
+    Cancelled,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ServingError,
+    Unavailable,
+    field_error,
+)
+from serving.gateway.control.pilot_specs import framework_pilot_spec, interpreter_pilot_spec
+from serving.gateway.control.schema_registry import read_reported_schema
+from serving.gateway.state.records import DeploymentInfo, VersionRecord
+from serving.gateway.thread_pool import ThreadPool
+from serving.latency_histograms import NODE_BYTES
+from serving.logs.sinks.writer_options import folder_of_address as log_folder
+from serving.predictor import interpreters
+from serving.predictor.interpreters import InterpreterRegistry
+from serving.resources import AutoScaling, Version
+
+NODE_ENTRY = "serving.node.main:start"
+
+_LINE_LIMIT = 1 << 20
+# For looks at sources and the removal of files, which may be slow.
+_THREADS = 4
+
+# Seconds by which a creation waits longer for its node than a node may take to start.
+_GRACE = 30.0
+# Seconds in which a process that prepares a version begins to work.
+_BEGINS_WITHIN = 10.0
+# What a node is taken to need until one was measured: bytes for itself, and times the model's files.
+_UNKNOWN_NODE, _EXPANDS = 48 << 20, 2
+
+# Machine types on which AI Platform had TensorFlow Serving answer, see docs/api.md.
+_BARE = "n1-"
+
+EnterPhase = Callable[[str], Awaitable[None]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AccelerationRecordLocation:
+    """Where a verdict is, or is to be, and what it must hold for."""
+
+    folder: Path
+    key: acceleration_record.AccelerationKey
+
+    def to_argument(self) -> dict[str, Any]:
+        """As a node is told."""
+        return {"folder": str(self.folder), "key": msgspec.to_builtins(self.key)}
+
+
+class VersionDeployer:
+    """Prepares, starts and removes versions.
+
+    `environment` is that of the server's own process, of which nodes get what `scrubbed` leaves. Raises
+    InvalidArgument for settings that cannot be.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        environment: Mapping[str, str],
+        activator: Activator,
+        autoscaler: Autoscaler,
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._node_environment = sanitize_environment(environment, config.node_environment)
+        self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
+        self._sources = TrustedSources.from_setting(config.trusted_sources)
+        self._folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir)
+        self._interpreters = InterpreterRegistry(
+            interpreters.parse_interpreters(config.runtime), config.state_dir
+        )
+        self._engine = find_engine(config.container_engine)
+        self._activator = activator
+        self._autoscaler = autoscaler
+        self._folder = config.state_dir / "versions"
+        self._threads = ThreadPool("versions", _THREADS)
+        # One for all versions that need it: its lists and environment are the most of what one knows.
+        self._framework_pilot = functools.cache(
+            functools.partial(framework_pilot_spec, environment=self._node_environment)
+        )
+        self._interpreter_pilot = functools.cache(
+            functools.partial(interpreter_pilot_spec, environment=self._node_environment)
+        )
+
+    def build_node_spec(self, record: VersionRecord) -> NodeSpec:
+        """How nodes of a version are started."""
+        deployed = record.deployed or DeploymentInfo(model_dir=str(self._folder / record.uid / "model"))
+        place = self.locate_acceleration_record(record)
+        return NodeSpec(
+            key=record.uid,
+            title=str(record.name),
+            entry=NODE_ENTRY,
+            arguments={
+                "model_dir": deployed.model_dir,
+                "framework": deployed.framework or _declared_framework(record),
+                "prediction_class": record.version.prediction_class,
+                "method": record.version.prediction_method,
+                "packages": deployed.packages,
+                "settings": self._build_settings(deployed),
+                "waking": bool(deployed.framework),
+                "slots": self._config.node_concurrency,
+                "acceleration": None if place is None else place.to_argument(),
+                "schema": deployed.schema,
+                "interpreter": deployed.interpreter,
+                "container": self._build_container(record, deployed),
+            },
+            environment={
+                **self._node_environment,
+                **(engine_environment(self._environment) if record.version.container else {}),
+                **FRAMEWORK_ENVIRONMENT,
+                "PYTHONUNBUFFERED": "1",
+                "create_version_request": render_create_version_request(record),
+            },
+            start_timeout=self._config.start_timeout,
+            concurrency=self._config.node_concurrency,
+            pilot=self.select_pilot(record),
+            helper=self._select_helper_pilot(record),
+            counter_bytes=NODE_BYTES,
+            limits=self._limits,
+        )
+
+    def _build_container(self, record: VersionRecord, deployed: DeploymentInfo) -> dict[str, Any] | None:
+        """What serves a version in place of a framework, as a node is told."""
+        if record.version.container is None:
+            return None
+        container = make_run_config(
+            record.version,
+            record.name,
+            self._engine,
+            deployed.image,
+            memory_bytes=self._config.node_memory_bytes,
+            max_answer_bytes=self._config.max_answer_bytes,
+        )
+        built: dict[str, Any] = msgspec.to_builtins(container)
+        return built
+
+    @property
+    def is_acceleration_enabled(self) -> bool:
+        """Whether versions may use faster ways."""
+        return self._config.acceleration != "off"
+
+    def locate_acceleration_record(self, record: VersionRecord) -> AccelerationRecordLocation | None:
+        """Where the verdict on a version's faster ways belongs; None: there are to be none."""
+        version = record.version
+        deployed = record.deployed
+        if (
+            not self.is_acceleration_enabled
+            or version.prediction_class
+            or version.package_uris
+            or version.container
+        ):
+            return None
+        if version.prediction_method not in ("", "predict"):  # the faster ways are those of predict
+            return None
+        if deployed is not None and deployed.interpreter:
+            return None
+        digest = deployed.digest if deployed else ""
+        key = acceleration_record.AccelerationKey(
+            digest, acceleration_record.describe_libraries(), acceleration_record.describe_processor()
+        )
+        return AccelerationRecordLocation(self._folder / record.uid / "acceleration", key)
+
+    def select_pilot(self, record: VersionRecord) -> PilotSpec:
+        """What nodes of a version are forked from."""
+        deployed = record.deployed or DeploymentInfo(model_dir="")
+        framework = deployed.framework or _declared_framework(record)
+        return self._framework_pilot(framework, deployed.tensorflow)
+
+    def list_pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
+        """All that starting nodes of a version takes."""
+        helper = self._select_helper_pilot(record)
+        return (self.select_pilot(record),) if helper is None else (self.select_pilot(record), helper)
+
+    def _select_helper_pilot(self, record: VersionRecord) -> PilotSpec | None:
+        """The pilot of another interpreter; None for one that is the version's alone."""
+        interpreter = record.deployed.interpreter if record.deployed else ""
+        if not interpreter or Path(interpreter).is_relative_to(self._folder / record.uid):
+            return None
+        return self._interpreter_pilot(interpreter)
+
+    def track_version(self, record: VersionRecord) -> None:
+        """Have the nodes of a version scaled from now on."""
+        deployed = record.deployed or DeploymentInfo(model_dir="")
+        self._autoscaler.track_version(
+            self.build_node_spec(record),
+            build_scaling_spec(record.version, self._config),
+            memory=deployed.memory or _UNKNOWN_NODE + _EXPANDS * deployed.files_bytes,
+            start_seconds=deployed.start_seconds or None,
+        )
+
+    async def deploy(
+        self, record: VersionRecord, enter_phase: EnterPhase
+    ) -> tuple[DeploymentInfo, tuple[str, ...]]:
+        """Fetch, install, start a node, load, warm; from a trusted source only, as the setting is now.
+
+        Returns what was found out and warnings for the owner. Raises the ServingError that says why not.
+        """
+        await self.check_sources(record.version)
+        prepared = await self._run_prepare(record, enter_phase)
+        await enter_phase("LOADING")
+        deployed = DeploymentInfo(
+            model_dir=prepared.model_dir,
+            digest=prepared.digest,
+            packages=prepared.packages,
+            tensorflow=prepared.tensorflow,
+            files_bytes=await self._threads.run(_folder_size, Path(prepared.model_dir)),
+            interpreter=prepared.interpreter,
+            bare=record.version.machine_type.startswith(_BARE),
+            image=prepared.image,
+        )
+        begun = msgspec.structs.replace(record, deployed=deployed)
+        self.track_version(begun)
+        report = await self._start_first_node(self.build_node_spec(begun))
+        deployed = msgspec.structs.replace(
+            deployed,
+            framework=report["framework"],
+            merge=report["merge"],
+            exact=report["exact"],
+            tensorflow=report["imports_tensorflow"],
+            fingerprint=acceleration_record.describe_libraries(),
+            schema=read_reported_schema(report),
+        )
+        return deployed, (*prepared.warnings, *report["warnings"])
+
+    async def check_sources(self, version: Version) -> None:
+        """Raises FailedPrecondition for a source that is not trusted, or a folder not open to callers."""
+        await self._threads.run(self._check_sources, version)
+
+    async def check_logging(self, version: Version) -> None:
+        """Raises FailedPrecondition for a request log in a folder that callers may not use."""
+        config = version.request_logging_config
+        if config is not None:
+            await self._threads.run(self._check_log_folder, config.bigquery_table_name)
+
+    async def remove(self, record: VersionRecord) -> None:
+        """Stop a version's nodes and delete its files. Requests in flight finish."""
+        await self.stop(record)
+        await self._threads.run(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
+
+    async def stop(self, record: VersionRecord) -> None:
+        """Stop a version's nodes and wait until they are gone."""
+        await self._autoscaler.forget_version(record.uid)
+
+    def delete_orphaned_files(self, uids: set[str]) -> None:
+        """Delete the files of versions that no longer exist (a kill may have left some)."""
+        if self._folder.is_dir():
+            for leftover in self._folder.iterdir():
+                if leftover.name not in uids:
+                    shutil.rmtree(leftover, ignore_errors=True)
+
+    def _check_sources(self, version: Version) -> None:
+        require_engine(self._engine, version)
+        if version.container is not None:
+            self._sources.check_image("version.container.image", version.container.image)
+        self._sources.check_uris(list_sources(version))
+        check_local_uri(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
+        for uri in version.package_uris:
+            check_local_uri(self._folders, "version.package_uris", uri)
+
+    def _check_log_folder(self, address: str) -> None:
+        field = "version.request_logging_config.bigquery_table_name"
+        try:
+            folder = log_folder(address)
+        except InvalidArgument as error:
+            raise field_error(InvalidArgument, field, error.message) from error
+        if folder is not None:
+            check_local_uri(self._folders, field, str(folder.absolute()))
+
+    def _build_settings(self, deployed: DeploymentInfo) -> dict[str, Any]:
+        names = (field.name for field in dataclasses.fields(PredictSettings))
+        settings = {name: getattr(self._config, name) for name in names}
+        if (
+            settings["merge_requests"] == "auto"
+            and deployed.fingerprint == acceleration_record.describe_libraries()
+        ):
+            settings["merge_requests"] = "on" if deployed.merge else "off"
+        settings["single_output"] = (
+            "bare" if deployed.answers_bare_output(self._config.single_output) else "object"
+        )
+        return settings
+
+    async def _run_prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.PreparedVersion:
+        """Run `python -m serving.artifacts.prepare`; its last word is the result or the reason it failed."""
+        request = prepare.PreparationRequest(
+            deployment_uri=record.version.deployment_uri,
+            package_uris=record.version.package_uris,
+            destination=str(self._folder / record.uid),
+            cache_dir=str(self._config.state_dir / "cache"),
+            cache_bytes=self._config.cache_bytes,
+            folders=self._folders,
+            build_timeout=self._config.build_timeout,
+            interpreter=self._interpreters.find_interpreter(record.version.runtime_version),
+            runtime_version=record.version.runtime_version,
+            image=record.version.container.image if record.version.container else "",
+            engine=self._engine,
+        )
+        remote_lifeline, lifeline = os.pipe()
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "serving.gateway.control.child_process", str(remote_lifeline), "serving.artifacts.prepare",
+                pass_fds=(remote_lifeline,),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=dict(self._environment),
+                limit=_LINE_LIMIT,
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(lifeline)
+            raise
+        finally:
+            os.close(remote_lifeline)
+        if child.stdin is None or child.stdout is None:
+            raise Internal("The preparing process has no pipes.")
+        last = prepare.PreparationReport()
+        try:
+            child.stdin.write(msgspec.json.encode(request))
+            child.stdin.close()
+            while line := await self._next_line(child.stdout):
+                last = msgspec.json.decode(line, type=prepare.PreparationReport)
+                if last.phase is not None:
+                    await enter_phase(last.phase)
+            code = await child.wait()
+        finally:
+            os.close(lifeline)  # if it is still at work, it ends now, and pip with it
+            if child.returncode is None:  # also where it was stopped before it could see to that
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+        if last.failed is not None:
+            raise _to_serving_error(last.failed)
+        if last.done is None:
+            raise Internal(f"Preparing the version ended with exit code {code} and without a word.")
+        return last.done
+
+    async def _next_line(self, output: asyncio.StreamReader) -> bytes:
+        """What the preparing process says next. Raises Unavailable if it does not even say that it lives."""
+        seconds = self._config.build_timeout + _BEGINS_WITHIN
+        try:
+            async with asyncio.timeout(seconds):
+                return await output.readline()
+        except TimeoutError:
+            raise Unavailable(
+                f"Preparing the version gave no sign of life for {seconds:g} s, and was ended (setting "
+                "build_timeout). Something has stopped its process; see whether its packages do, then create "
+                "the version again."
+            ) from None
+
+    async def _start_first_node(self, spec: NodeSpec) -> Mapping[str, Any]:
+        try:
+            async with self._activator.lease(spec, 0, _CreationDeadline(spec.start_timeout)) as lease:
+                return lease.node.report
+        except StartFailedError as error:
+            raise InvalidArgument(error.reason) from error
+        except TooLateError as error:
+            raise Unavailable(f"No node could be started in time. {error.reason}") from error
+        except RetiredError as error:
+            raise Cancelled("The version was deleted.") from error
+
+
+class _CreationDeadline:
+    """The patience of a creation. The pool bounds a start; but memory may not come free for longer."""
+
+    def __init__(self, start_timeout: float) -> None:
+        self._deadline = time.monotonic() + start_timeout + _GRACE
+
+    @property
+    def remaining(self) -> float:
+        return self._deadline - time.monotonic()
+
+    async def wait(self, granted: asyncio.Future[Node]) -> Node:
+        async with asyncio.timeout(self.remaining):
+            return await granted
+
+
+def build_scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
+    """A version's own bounds, and the server's settings for the rest."""
+    auto = version.auto_scaling or AutoScaling()
+    cpu = next((metric.target for metric in auto.metrics if metric.name == "CPU_USAGE"), 0)
+    return ScalingSpec(
+        min_nodes=auto.min_nodes,
+        max_nodes=max(auto.min_nodes, auto.max_nodes or config.max_nodes or machine.count_cores()),
+        exact_nodes=version.manual_scaling.nodes or None if version.manual_scaling else None,
+        target_concurrency=config.target_concurrency,
+        cpu_target=cpu / 100 or None,
+        idle_window=config.idle_timeout,
+        stable_window=config.stable_window,
+        panic_window=config.panic_window,
+        scale_down_delay=config.scale_down_delay,
+    )
+
+
+def list_sources(version: Version) -> list[tuple[str, str]]:
+    """Where the code of a version comes from, each with the field that says so."""
+    packages = (("version.package_uris", uri) for uri in version.package_uris)
+    return [("version.deployment_uri", version.deployment_uri), *packages]
+
+
+def _folder_size(folder: Path) -> int:
+    """The bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _declared_framework(record: VersionRecord) -> str:
+    of_user = record.version.prediction_class or record.version.container is not None
+    return "CUSTOM" if of_user else record.version.framework
+
+
+def render_create_version_request(record: VersionRecord) -> str:
+    """What AI Platform told custom routines about their version, in the environment. Contract 3.5."""
+    version = {
+        "name": str(record.name),
+        "deployment_uri": record.version.deployment_uri,
+        "prediction_class": record.version.prediction_class,
+        "package_uris": list(record.version.package_uris),
+    }
+    return json.dumps({"version": version})
+
+
+def _to_serving_error(failed: prepare.PreparationFailure) -> ServingError:
+    kinds = (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, Unavailable)
+    return next((kind for kind in kinds if kind.status == failed.status), Internal)(failed.message)

@@ -1,0 +1,157 @@
+"""Does the work of long-running operations, and takes it up again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from autoscaler.supervision import Supervisor
+from serving.config import ServeConfig
+from serving.errors import Cancelled, Internal, ServingError
+from serving.gateway.catalog import Catalog
+from serving.gateway.catalog import operations as operation_rules
+from serving.gateway.catalog import versions as version_rules
+from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.state.records import OperationRecord, VersionRecord
+from serving.resources import Operation, Version
+from serving.shortage import find_shortage
+
+logger = logging.getLogger(__name__)
+
+
+class OperationRunner:
+    """Runs operations as tasks of the application's supervisor.
+
+    One that cannot go on for a reason of the server's own is taken up again after `again_after` seconds.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        deployment: VersionDeployer,
+        supervisor: Supervisor,
+        config: ServeConfig,
+        *,
+        retry_after: float = 5.0,
+    ) -> None:
+        self._catalog = catalog
+        self._deployment = deployment
+        self._supervisor = supervisor
+        self._retry_after = retry_after
+        self._slots = asyncio.Semaphore(config.deployments)
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def check_sources(self, version: Version) -> None:
+        """As `Deployment` has it."""
+        await self._deployment.check_sources(version)
+
+    async def check_logging(self, version: Version) -> None:
+        """As `Deployment` has it."""
+        await self._deployment.check_logging(version)
+
+    def begin(self, operation: Operation) -> None:
+        """Start the work of an operation that was just committed."""
+        record = self._catalog.state.operations[operation.name]
+        task = self._supervisor.start_task("operation", self._run_to_end(record), title=record.name)
+        self._running[record.name] = task
+        task.add_done_callback(lambda _: self._running.pop(record.name, None))
+
+    def resume(self) -> None:
+        """Begin again whatever a stop or a kill left unfinished."""
+        for record in operation_rules.list_unfinished_operations(self._catalog.state):
+            logger.info("taking up %s again", record.name)
+            self.begin(record.operation)
+
+    async def cancel(self, name: str) -> None:
+        """End a creation that is under way; what is done, or cannot be undone, goes on."""
+        record = await self._catalog.change(operation_rules.cancel_operation, name)
+        task = self._running.get(name)
+        if task is not None and record.operation.metadata.operation_type == "CREATE_VERSION":
+            task.cancel(_CANCELLED)
+
+    def suspend(self) -> None:
+        """Drop all work without a word; `resume` takes it up at the next start."""
+        for task in list(self._running.values()):
+            task.cancel()
+
+    async def _run_to_end(self, record: OperationRecord) -> None:
+        while not self._catalog.state.operations[record.name].operation.done:
+            try:
+                await self._perform_operation(self._catalog.state.operations[record.name])
+            except Exception as error:
+                again = f"{record.name}; tried again in {self._retry_after:g} s"
+                self._supervisor.report_error("operation", error, again)
+                await self._wait_to_retry()
+
+    async def _wait_to_retry(self) -> None:
+        try:
+            await asyncio.sleep(self._retry_after)
+        except asyncio.CancelledError as error:
+            if error.args != (_CANCELLED,):
+                raise  # the server stops
+
+    async def _perform_operation(self, record: OperationRecord) -> None:
+        target = record.target
+        if target is None:
+            return
+        version = self._catalog.state.versions[target]
+        match record.operation.metadata.operation_type:
+            case "CREATE_VERSION":
+                await self._create_version(record, version)
+            case "DELETE_VERSION":
+                await self._deployment.remove(version)
+                await self._catalog.change_with_retry(version_rules.finish_delete, record.name)
+
+    async def _create_version(self, record: OperationRecord, version: VersionRecord) -> None:
+        operation = record.name
+
+        async def enter_phase(phase: str) -> None:
+            await self._record_progress(operation_rules.enter_phase, operation, phase)
+
+        failure: ServingError
+        try:
+            _check_not_cancelled(record)
+            async with self._slots:
+                deployed, warnings = await self._deployment.deploy(version, enter_phase)
+            await self._record_progress(version_rules.finish_create, operation, deployed, warnings)
+        except _NotRecordedError:
+            raise  # no fault of the version: all of it is tried again
+        except ServingError as error:
+            failure = error
+        except asyncio.CancelledError as error:
+            if error.args != (_CANCELLED,):
+                raise  # the server stops
+            failure = Cancelled("The operation was cancelled.")
+        except Exception as error:
+            logger.exception("%s failed", operation)
+            failure = find_shortage(error) or Internal(f"{type(error).__name__}: {error}")
+        else:
+            logger.info("%s is ready", version.name)
+            return
+        logger.warning("%s failed: %s", version.name, failure.message)
+        await self._deployment.stop(version)
+        await self._catalog.change_with_retry(version_rules.fail_create, operation, failure)
+
+    async def _record_progress(self, rule: Callable[..., Any], *arguments: Any) -> None:
+        """Write down how far an operation is. Raises what the rule refuses, and _NotRecordedError."""
+        try:
+            await self._catalog.change_with_retry(rule, *arguments)
+        except ServingError:
+            raise
+        except Exception as error:
+            raise _NotRecordedError(str(error)) from error
+
+
+class _NotRecordedError(Exception):
+    """What was done could not be written down."""
+
+
+def _check_not_cancelled(record: OperationRecord) -> None:
+    """Refuse to take up what was cancelled just before the server stopped."""
+    if record.operation.metadata.is_cancellation_requested:
+        raise Cancelled("The operation was cancelled.")
+
+
+_CANCELLED = "cancelled by request"

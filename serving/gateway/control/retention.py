@@ -1,0 +1,88 @@
+"""Forgets jobs and operations that ended long ago, a few per change."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.config import ServeConfig
+from serving.gateway.catalog import Catalog
+from serving.gateway.jobs.job_queue import JobQueue
+from serving.gateway.state.records import CatalogState, ChangeStamp, StateDraft
+from serving.gateway.state.sorted_index import SortedSequence
+from serving.resources import format_timestamp
+
+# Seconds between two looks; how many records go in one change, for others wait for that.
+_EVERY, _STEP = 60.0, 100
+_DONE_WITHIN = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """How long records are kept after their end, and how many of them; 0: for ever, any number."""
+
+    days: int
+    count: int
+
+    def list_due(self, ended: SortedSequence[tuple[str, str]], now: datetime.datetime) -> Sequence[str]:
+        """The first that are to go, of those that have ended: the time of their end, and their name."""
+        over = max(0, len(ended) - self.count) if self.count else 0
+        oldest = format_timestamp(now - datetime.timedelta(days=self.days)) if self.days else ""
+        return [name for place, (end, name) in enumerate(ended[:_STEP]) if place < over or end < oldest]
+
+
+class RecordPruner:
+    """Forgets what the settings do not keep."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        jobs: JobQueue,
+        config: ServeConfig,
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self._catalog = catalog
+        self._jobs = jobs
+        self._job_retention = RetentionPolicy(config.job_retention_days, config.job_retention_count)
+        self._operation_retention = RetentionPolicy(
+            config.operation_retention_days, config.operation_retention_count
+        )
+        self._clock = clock
+
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
+        """Look now and then."""
+
+        async def wait_interval() -> None:
+            await asyncio.sleep(_EVERY)
+
+        return supervisor.start_loop("retention", wait_interval, self.prune, within=_DONE_WITHIN)
+
+    async def prune(self) -> None:
+        """Forget all that is due, in changes between which others have their turn."""
+        while due := self._list_due(self._catalog.state):
+            await self._delete_records(due)
+
+    def _list_due(self, state: CatalogState) -> Sequence[tuple[str, str]]:
+        now = self._clock()
+        jobs = self._job_retention.list_due(state.job_index.ended, now)
+        operations = self._operation_retention.list_due(state.operation_index.done, now)
+        # Whoever works on a job has something to say of its end.
+        free = (name for name in jobs if not self._jobs.is_working_on(name))
+        return [*(("jobs", name) for name in free), *(("operations", name) for name in operations)]
+
+    async def _delete_records(self, due: Sequence[tuple[str, str]]) -> None:
+        state = self._catalog.state
+        uids = [state.jobs[name].uid for table, name in due if table == "jobs"]
+        await self._catalog.change(_delete_due, due)
+        # After the change: what a kill leaves between the two is swept at the next start.
+        await self._jobs.remove_logs(uids)
+
+
+def _delete_due(draft: StateDraft, _: ChangeStamp, due: Sequence[tuple[str, str]]) -> None:
+    for table, name in due:
+        record = draft.jobs.get(name) if table == "jobs" else draft.operations.get(name)
+        if record is not None:
+            draft.delete(record)

@@ -1,0 +1,91 @@
+"""What versions take and answer: kept with each of them, and told by a node where it is not yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from autoscaler.activator import Activator
+from autoscaler.pools import Node
+from autoscaler.supervision import Supervisor
+from serving.errors import FailedPrecondition, Internal
+from serving.gateway.catalog import Catalog
+from serving.gateway.catalog import versions as version_rules
+from serving.gateway.patience import Deadline
+from serving.gateway.proxy.retry import translate_scaling_errors
+from serving.gateway.proxy.routing_table import RoutingTable
+from serving.gateway.state.records import VersionRecord
+from serving.model_schema import ModelSchema, unpack_outline, unpack_schema
+from serving.resources import VersionState
+
+logger = logging.getLogger(__name__)
+
+
+def get_schema_outline(record: VersionRecord) -> ModelSchema | None:
+    """What is known of a version, without a long example."""
+    return unpack_outline(record.deployed.schema) if record.deployed and record.deployed.schema else None
+
+
+def read_reported_schema(report: Mapping[str, Any]) -> str:
+    """The packed schema in a node's report; "" where there is none. User code may have written it."""
+    text = report.get("schema")
+    if not isinstance(text, str) or not text:
+        return ""
+    try:
+        unpack_outline(text)
+    except ValueError:
+        logger.warning("a node told of inputs and outputs in a way that cannot be read")
+        return ""
+    return text
+
+
+class SchemaRegistry:
+    """Knows the schemas of versions. `timeout` is how many seconds a request may wait for a node to tell.
+
+    Versions that were made before there were schemas have none until one of their nodes starts.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        routing_table: RoutingTable,
+        activator: Activator,
+        timeout: float,
+        supervisor: Supervisor,
+    ) -> None:
+        self._catalog = catalog
+        self._routing_table = routing_table
+        self._activator = activator
+        self._timeout = timeout
+        self._supervisor = supervisor
+
+    def record_schema(self, record: VersionRecord | None, node: Node) -> None:
+        """A node of a READY version has started: keep what it tells, if it is new."""
+        if record is not None and record.deployed is not None and not record.deployed.schema:
+            text = read_reported_schema(node.report)
+            if text:
+                change = self._catalog.change(version_rules.record_schema, record.name, record.uid, text)
+                self._supervisor.start_task("schema", change, title=str(record.name))
+
+    async def get_schema(self, record: VersionRecord) -> ModelSchema:
+        """The schema of a version, of which a node is woken if there is no other way.
+
+        Raises FailedPrecondition unless the version is READY, and what a prediction would be refused with.
+        """
+        if record.version.state is not VersionState.READY:
+            raise FailedPrecondition(
+                f"The version {record.name} is {record.version.state}: what it takes and answers is known "
+                "once it is READY."
+            )
+        if record.deployed is not None and record.deployed.schema:
+            return unpack_schema(record.deployed.schema)
+        target = self._routing_table.find_version_target(record)
+        deadline = Deadline(asyncio.get_running_loop().time() + self._timeout, self._timeout)
+        with translate_scaling_errors(target):
+            async with self._activator.lease(target.spec, 0, deadline) as lease:
+                text = read_reported_schema(lease.node.report)
+        if not text:
+            raise Internal(f"The node of {record.name} does not tell what it takes and answers.")
+        return unpack_schema(text)

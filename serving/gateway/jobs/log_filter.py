@@ -1,0 +1,149 @@
+"""Filters of log entries, in the language of Cloud Logging as far as logs of jobs need it.
+
+(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="J"
+AND ((timestamp="…" AND insertId>"…") OR timestamp>"…") AND severity>=ERROR
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serving.errors import InvalidArgument
+from serving.gateway.api.query.filters import (
+    Comparison,
+    Conjunction,
+    FilterExpression,
+    compile_expression,
+    parse_expression,
+)
+
+SEVERITIES = (
+    "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
+)  # fmt: skip
+_JOB = "resource.labels.job_id"
+# In characters, as Cloud Logging has it.
+_LONGEST = 20_000
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|z|[+-]\d\d:\d\d)?)?")
+_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    ":": lambda text, part: part in text.lower(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobLogLine:
+    """One line of a job's log.
+
+    `time` is in microseconds since the epoch, `number` its place among those of the same time.
+    """
+
+    time: int
+    number: int
+    severity: str
+    task: str
+    text: str
+
+    @property
+    def insert_id(self) -> str:
+        """What tells it from others of the same time; it grows with its place."""
+        return f"{self.number:08d}"
+
+    @property
+    def timestamp(self) -> str:
+        """Its time as RFC 3339 has it."""
+        seconds, micros = divmod(self.time, 1_000_000)
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
+
+
+LineMatcher = Callable[[JobLogLine], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """What a filter says: the job whose log it is about, and which of its lines are meant."""
+
+    job: str
+    part: FilterExpression
+
+    @classmethod
+    def from_text(cls, text: str) -> LogFilter:
+        """Raises InvalidArgument for a filter that cannot be read, or that is not of one job."""
+        if len(text) > _LONGEST:
+            raise _invalid_filter(f"It has {len(text)} characters, and may have {_LONGEST}.")
+        part = parse_expression(text)
+        jobs = {one.value for one in _iter_conjuncts(part) if (one.field, one.operator) == (_JOB, "=")}
+        if len(jobs) != 1:
+            raise _invalid_filter(f'Say whose log is meant, of one job: {_JOB}="JOB".')
+        compile_expression(
+            part, lambda asked: _compile_comparison(asked, {})
+        )  # what cannot be compared is told now
+        return cls(jobs.pop(), part)
+
+    def build_matcher(self, fixed: Mapping[str, str]) -> LineMatcher:
+        """The test of lines, of entries that all have the `fixed` fields."""
+        return compile_expression(self.part, lambda asked: _compile_comparison(asked, fixed))
+
+
+def _iter_conjuncts(part: FilterExpression) -> Iterator[Comparison]:
+    """Comparisons that hold for all that the part matches."""
+    match part:
+        case Comparison():
+            yield part
+        case Conjunction(parts=parts):
+            for one in parts:
+                yield from _iter_conjuncts(one)
+
+
+def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> LineMatcher:
+    test = _TEXTS[asked.operator]
+    value = asked.value.lower() if asked.operator == ":" else asked.value
+    match asked.field:
+        case "timestamp" | "receiveTimestamp":
+            compare: Callable[[Any, Any], bool] = test
+            wanted = _parse_nanoseconds(asked.value)
+            if asked.operator == ":":
+                raise _invalid_filter("Times are compared with =, !=, <, <=, > and >=.")
+            return lambda line: compare(line.time * 1000, wanted)
+        case "severity":
+            severity = asked.value.upper()
+            if severity not in SEVERITIES or asked.operator == ":":
+                raise _invalid_filter(f"severity is compared with one of {', '.join(SEVERITIES)}.")
+            rank: Callable[[Any, Any], bool] = test
+            least = SEVERITIES.index(severity)
+            return lambda line: rank(SEVERITIES.index(line.severity), least)
+        case "insertId":
+            return lambda line: test(line.insert_id, value)
+        case "resource.labels.task_name":
+            return lambda line: test(line.task, value)
+        case "textPayload":
+            return lambda line: test(line.text, value)
+        case other:
+            holds = test(fixed.get(other, ""), value)
+            return lambda _: holds
+
+
+def _parse_nanoseconds(text: str) -> int:
+    """A time in a filter, since the epoch. Raises InvalidArgument."""
+    found = _TIME.fullmatch(text)
+    day, clock, fraction, zone = ("", "", "", "") if found is None else found.groups()
+    zone = "+00:00" if zone in (None, "Z", "z") else zone
+    try:
+        moment = datetime.datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+        return int(moment.timestamp()) * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
+    except (ValueError, OverflowError):
+        raise _invalid_filter(f"{text[:100]!r} is no time like 2026-01-31T12:00:00Z.") from None
+
+
+def _invalid_filter(description: str) -> InvalidArgument:
+    return InvalidArgument(f"Field: filter Error: {description}", field="filter")

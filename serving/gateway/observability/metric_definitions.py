@@ -1,0 +1,488 @@
+"""What `/metrics` tells: every metric, its labels, what it means, and where its values come from.
+
+All values come from one scene, which was looked up before; nothing here waits or changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoscaler.pools import MemoryUsage, NodeState
+from autoscaler.pools.pilot_manager import PilotState, PilotStatus
+from serving.gateway.control.status import VersionCondition, VersionSnapshot
+from serving.gateway.observability.prediction_stats import StatsSnapshot
+from serving.gateway.observability.request_log import LogCounts
+from serving.gateway.state.record_indexes import JobIndex
+from serving.names import VersionName
+from serving.resources import JobState
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """What a scrape tells of. `refused`, `counts` (of requests) and `memory` (of living nodes) are by uid,
+    `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by what became of them,
+    `errors` (in the background) by the loop or the kind of task, `refused_connections` by the reason."""
+
+    versions: Sequence[VersionSnapshot]
+    pilots: Sequence[PilotStatus]
+    refused: Mapping[str, Mapping[str, int]]
+    memory: Mapping[str, MemoryUsage]
+    pilot_memory: Mapping[str, MemoryUsage]
+    jobs: JobIndex
+    counts: Mapping[str, StatsSnapshot]
+    calls: Mapping[tuple[str, int], int]
+    spans: Mapping[str, int]
+    logs: Sequence[LogCounts]
+    audit: Mapping[str, int]
+    errors: Mapping[str, int]
+    refused_connections: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    """A metric: its name, whether it is a gauge, a counter or a histogram, its labels and what it means.
+
+    `values` are its values in a scene, each with its labels, and `histograms` those of a histogram; None for
+    what is counted when it happens.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    collect: Callable[[MetricsSnapshot], Samples] | None = None
+
+
+# ---- values
+
+
+def _per_version(
+    values: Callable[[VersionSnapshot, MetricsSnapshot], Samples],
+) -> Callable[[MetricsSnapshot], Samples]:
+    """The values of every version, with its labels before theirs."""
+
+    def collect(scene: MetricsSnapshot) -> Samples:
+        for view in scene.versions:
+            labels = version_label_values(view.name)
+            for more, value in values(view, scene):
+                yield (*labels, *more), value
+
+    return collect
+
+
+def version_label_values(name: VersionName) -> tuple[str, str, str]:
+    """The values of VERSION's labels."""
+    return name.project, name.model, name.version
+
+
+def _desired_nodes(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    yield (), view.desired
+
+
+# A server may have hundreds of versions that sleep. What goes without saying of those is left out.
+
+
+def _nodes_by_state(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    yield ("ready",), view.count_nodes(NodeState.READY)
+    if view.nodes:
+        yield ("starting",), view.count_nodes(NodeState.STARTING)
+        yield ("draining",), view.count_nodes(NodeState.DRAINING)
+
+
+def _running_requests(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    if view.condition is not VersionCondition.ASLEEP:
+        yield (), view.running
+
+
+def _queued_requests(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    if view.condition is not VersionCondition.ASLEEP:
+        yield (), view.queued
+
+
+def _wakeups_by_result(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    # From 0 on, for else the first one would not be seen as a change.
+    for result in ("ready", "failed"):
+        yield (result,), view.wakeups.get(result, 0)
+
+
+def _hung_nodes(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(view.hung_nodes)
+
+
+def _node_seconds(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(view.node_seconds)
+
+
+def _idle_node_seconds(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(view.idle_node_seconds)
+
+
+def _request_seconds(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(view.request_seconds)
+
+
+def _unless_zero(value: float) -> Samples:
+    if value:
+        yield (), value
+
+
+def _node_memory(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    return _memory_kinds(scene.memory.get(view.uid))
+
+
+def _refused_requests(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    for reason, count in scene.refused.get(view.uid, {}).items():
+        yield (reason,), count
+
+
+def _predictions_by_status(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    if view.uid in scene.counts:
+        for status, count in sorted(scene.counts[view.uid].statuses.items()):
+            yield (str(status),), count
+
+
+def _limited_predictions(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    if view.uid in scene.counts:
+        for setting, count in sorted(scene.counts[view.uid].limits.items()):
+            yield (setting,), count
+
+
+def _acceleration_comparisons(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    if view.uid in scene.counts and any(scene.counts[view.uid].compared):
+        compared, different = scene.counts[view.uid].compared
+        yield ("equal",), compared - different
+        yield ("different",), different
+
+
+def _bytes_in(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    if view.uid in scene.counts:
+        yield (), scene.counts[view.uid].bytes_in
+
+
+def _bytes_out(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
+    if view.uid in scene.counts:
+        yield (), scene.counts[view.uid].bytes_out
+
+
+def _api_requests(scene: MetricsSnapshot) -> Samples:
+    for (method, status), count in sorted(scene.calls.items()):
+        yield (method, str(status)), count
+
+
+def _trace_spans(scene: MetricsSnapshot) -> Samples:
+    for result, count in scene.spans.items():
+        yield (result,), count
+
+
+def _log_records(scene: MetricsSnapshot) -> Samples:
+    for logged in scene.logs:
+        counts = logged.counts
+        for result in ("sampled", "sent", "dropped"):
+            yield (logged.kind.value, logged.address, result), getattr(counts, result)
+
+
+def _log_records_waiting(scene: MetricsSnapshot) -> Samples:
+    for logged in scene.logs:
+        yield (logged.kind.value, logged.address), logged.counts.waiting
+
+
+def _audit_lines(scene: MetricsSnapshot) -> Samples:
+    for result in ("written", "dropped"):
+        if result in scene.audit:
+            yield (result,), scene.audit[result]
+
+
+def _audit_lines_waiting(scene: MetricsSnapshot) -> Samples:
+    if "waiting" in scene.audit:
+        yield (), scene.audit["waiting"]
+
+
+def _background_errors(scene: MetricsSnapshot) -> Samples:
+    for task, count in sorted(scene.errors.items()):
+        yield (task,), count
+
+
+def _refused_connections(scene: MetricsSnapshot) -> Samples:
+    for reason, count in sorted(scene.refused_connections.items()):
+        yield (reason,), count
+
+
+def _pilots_ready(scene: MetricsSnapshot) -> Samples:
+    for pilot in scene.pilots:
+        yield (pilot.key,), pilot.state is PilotState.READY
+
+
+def _pilot_memory(scene: MetricsSnapshot) -> Samples:
+    for pilot in scene.pilots:
+        for kind, value in _memory_kinds(scene.pilot_memory.get(pilot.key)):
+            yield (pilot.key, *kind), value
+
+
+def _jobs_by_state(scene: MetricsSnapshot) -> Samples:
+    found = scene.jobs.states
+    # From 0 on, so that an empty queue is told from a server that is gone.
+    for project in {project for project, _ in found}:
+        for state in JobState:
+            yield (project, state.value), found.get((project, state.value), 0)
+
+
+def _job_records(scene: MetricsSnapshot) -> Samples:
+    return scene.jobs.records.items()
+
+
+def _memory_kinds(memory: MemoryUsage | None) -> Samples:
+    if memory is not None:
+        yield ("private",), memory.private
+        yield ("proportional",), memory.proportional
+
+
+# ---- the table; docs/metrics.md has it too
+
+VERSION_LABELS = ("project", "model", "version")
+
+COLD_START = MetricDefinition(
+    "pilotlight_cold_start_seconds",
+    "histogram",
+    (*VERSION_LABELS, "phase", "how"),
+    "How long nodes took from being asked for to being ready, once for each node. The phases start (have a "
+    "process), load (the model) and warm (first predictions) make up total. how=forked: from a pilot, which "
+    "has the framework imported; cold: a new process.",
+)
+
+PHASES = MetricDefinition(
+    "pilotlight_prediction_phase_seconds",
+    "histogram",
+    (*VERSION_LABELS, "phase"),
+    "How long answered predictions took, from the last byte of the request to the answer of the node. "
+    "total is made up of the others. queue: waited for a place in a node; start, load, warm: waited for "
+    "a node to start; gateway: passed on; and in the node parse: read; wait: waited for the model; "
+    "infer: computed; encode: written; what is left is the way to the node. queue, start, load and warm "
+    "count only requests that waited for them.",
+)
+
+METRIC_DEFINITIONS = (
+    MetricDefinition(
+        "pilotlight_nodes_desired",
+        "gauge",
+        VERSION_LABELS,
+        "Nodes the version should have, as last decided; `pilotlight why` tells the reason. 0: it may sleep.",
+        _per_version(_desired_nodes),
+    ),
+    MetricDefinition(
+        "pilotlight_nodes",
+        "gauge",
+        (*VERSION_LABELS, "state"),
+        "Node processes that are there: ready take requests, starting will, draining finish what they have "
+        "and end. starting and draining are left out while there is no node.",
+        _per_version(_nodes_by_state),
+    ),
+    MetricDefinition(
+        "pilotlight_requests_running",
+        "gauge",
+        VERSION_LABELS,
+        "Requests inside nodes right now. Left out while the version sleeps.",
+        _per_version(_running_requests),
+    ),
+    MetricDefinition(
+        "pilotlight_requests_queued",
+        "gauge",
+        VERSION_LABELS,
+        "Requests that wait for a node right now: during a wake-up, or because all nodes are full "
+        "(node_concurrency). Left out while the version sleeps.",
+        _per_version(_queued_requests),
+    ),
+    MetricDefinition(
+        "pilotlight_predictions_total",
+        "counter",
+        (*VERSION_LABELS, "code"),
+        "Answers to predictions, by HTTP status; 499: the client left before. Left out while there are none.",
+        _per_version(_predictions_by_status),
+    ),
+    MetricDefinition(
+        "pilotlight_limited_predictions_total",
+        "counter",
+        (*VERSION_LABELS, "setting"),
+        "Predictions that were refused with 429 because the version or its project had had its share: of "
+        "which setting. Left out while there are none.",
+        _per_version(_limited_predictions),
+    ),
+    MetricDefinition(
+        "pilotlight_acceleration_comparisons_total",
+        "counter",
+        (*VERSION_LABELS, "result"),
+        "Calls answered in a faster way that were compared with the library's own answer. different: the "
+        "plain path serves since then. Left out while there are none.",
+        _per_version(_acceleration_comparisons),
+    ),
+    PHASES,
+    MetricDefinition(
+        "pilotlight_prediction_request_bytes_total",
+        "counter",
+        VERSION_LABELS,
+        "Bytes of the bodies of predictions that a node answered.",
+        _per_version(_bytes_in),
+    ),
+    MetricDefinition(
+        "pilotlight_prediction_response_bytes_total",
+        "counter",
+        VERSION_LABELS,
+        "Bytes of the bodies of those answers.",
+        _per_version(_bytes_out),
+    ),
+    MetricDefinition(
+        "pilotlight_api_requests_total",
+        "counter",
+        ("method", "code"),
+        "Answers to API calls by method and HTTP status, and to predictions that reached no version "
+        "(projects.predict, or the method of another protocol). Whatever is no method of the API is other.",
+        _api_requests,
+    ),
+    MetricDefinition(
+        "pilotlight_log_records_total",
+        "counter",
+        ("kind", "destination", "result"),
+        "Records of requests, access and console logs: sampled are all that were to be logged; sent were "
+        "taken by their destination, dropped never will be, and the rest waits. It goes on over restarts of "
+        "the server.",
+        _log_records,
+    ),
+    MetricDefinition(
+        "pilotlight_log_records_waiting",
+        "gauge",
+        ("kind", "destination"),
+        "Log records that are on disk, or about to be, and not yet delivered.",
+        _log_records_waiting,
+    ),
+    MetricDefinition(
+        "pilotlight_audit_lines_total",
+        "counter",
+        ("result",),
+        "Lines of the audit log: written, or dropped because the disk did not take them.",
+        _audit_lines,
+    ),
+    MetricDefinition(
+        "pilotlight_audit_lines_waiting",
+        "gauge",
+        (),
+        "Lines of the audit log that are about to be written.",
+        _audit_lines_waiting,
+    ),
+    MetricDefinition(
+        "pilotlight_background_errors_total",
+        "counter",
+        ("task",),
+        "Errors in what the server does in the background, by the loop or the kind of task. It goes on "
+        "nevertheless; /readyz names loops that do not get over theirs.",
+        _background_errors,
+    ),
+    MetricDefinition(
+        "pilotlight_refused_connections_total",
+        "counter",
+        ("reason",),
+        "Connections that were closed and requests that were refused before they were looked at, over HTTP "
+        "and gRPC: by the setting that was not kept to, or cross_origin for those of web pages.",
+        _refused_connections,
+    ),
+    MetricDefinition(
+        "pilotlight_trace_spans_total",
+        "counter",
+        ("result",),
+        "Spans of OpenTelemetry traces: sent, failed (the collector did not take them), or dropped because "
+        "too many waited. Left out where traces are off.",
+        _trace_spans,
+    ),
+    MetricDefinition(
+        "pilotlight_request_seconds_total",
+        "counter",
+        VERSION_LABELS,
+        "Seconds that requests have waited and run, all together. Its rate is the number of requests at a "
+        "time, averaged: what nodes are scaled by.",
+        _per_version(_request_seconds),
+    ),
+    COLD_START,
+    MetricDefinition(
+        "pilotlight_wakeups_total",
+        "counter",
+        (*VERSION_LABELS, "result"),
+        "How often the version was woken from zero nodes: ready, a node came up; failed, none did after "
+        "several tries.",
+        _per_version(_wakeups_by_result),
+    ),
+    MetricDefinition(
+        "pilotlight_hung_nodes_total",
+        "counter",
+        VERSION_LABELS,
+        "Nodes that were killed because they hung: one call of the model took longer than call_timeout, or "
+        "the process did not react. `pilotlight why` tells which. Left out while there are none.",
+        _per_version(_hung_nodes),
+    ),
+    MetricDefinition(
+        "pilotlight_node_seconds_total",
+        "counter",
+        VERSION_LABELS,
+        "Seconds that node processes have lived, all together: what the version costs. Its rate is the "
+        "number of nodes, averaged.",
+        _per_version(_node_seconds),
+    ),
+    MetricDefinition(
+        "pilotlight_idle_node_seconds_total",
+        "counter",
+        VERSION_LABELS,
+        "The part of pilotlight_node_seconds_total in which nodes were ready and had no request. Its rate "
+        "divided by that one's is the warm-idle share, the price of not waking up more often: "
+        "idle_timeout sets it.",
+        _per_version(_idle_node_seconds),
+    ),
+    MetricDefinition(
+        "pilotlight_node_memory_bytes",
+        "gauge",
+        (*VERSION_LABELS, "kind"),
+        "Memory of the living nodes. private: their own pages, freed when they end. proportional (PSS): "
+        "besides, their share of pages they have in common with others, as with the pilot they were forked "
+        "from; sums of it count no page twice.",
+        _per_version(_node_memory),
+    ),
+    MetricDefinition(
+        "pilotlight_refused_requests_total",
+        "counter",
+        (*VERSION_LABELS, "reason"),
+        "Requests that were not served for want of a node. queue_full: too many waited; too_late: the next "
+        "node would be ready later than the request can wait; start_failed: nodes cannot start; deleted: "
+        "the version went meanwhile.",
+        _per_version(_refused_requests),
+    ),
+    MetricDefinition(
+        "pilotlight_pilot_lit",
+        "gauge",
+        ("pilot",),
+        "1 if the pilot can fork nodes. While 0, nodes of its versions start cold.",
+        _pilots_ready,
+    ),
+    MetricDefinition(
+        "pilotlight_pilot_memory_bytes",
+        "gauge",
+        ("pilot", "kind"),
+        "Memory of the pilot and of the fork it keeps ready: what quick starts cost while all sleeps. "
+        "Kinds as above.",
+        _pilot_memory,
+    ),
+    MetricDefinition(
+        "pilotlight_jobs",
+        "gauge",
+        ("project", "state"),
+        "Batch predictions by their state, those that have ended included as long as they are kept. Left out "
+        "for projects that have none.",
+        _jobs_by_state,
+    ),
+    MetricDefinition(
+        "pilotlight_job_records_total",
+        "counter",
+        ("project", "result"),
+        "Records of batch predictions that have ended: predicted, or refused and named in the errors files. "
+        "A restart of the server goes on from the jobs that are kept.",
+        _job_records,
+    ),
+)

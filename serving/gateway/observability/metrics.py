@@ -1,0 +1,298 @@
+"""What Prometheus reads at `/metrics`.
+
+Everything is looked up at the moment of a scrape. Only what would be forgotten until then is counted when it
+happens: starts of nodes and refused requests, which are rare, and predictions, in plain integers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import prometheus_client
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from autoscaler.activator import StartEstimate, Waker
+from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
+from autoscaler.pools import MemoryUsage, Node, NodeSpec, NodeState
+from serving.gateway.control.status import (
+    COLD,
+    FORKED,
+    ClusterStatus,
+    VersionSnapshot,
+    measure_memory,
+    measure_pilot_memory,
+)
+from serving.gateway.observability.metric_definitions import (
+    COLD_START,
+    METRIC_DEFINITIONS,
+    PHASES,
+    VERSION_LABELS,
+    MetricsSnapshot,
+    version_label_values,
+)
+from serving.gateway.observability.prediction_stats import PhaseHistograms, PredictionStats, StatsSnapshot
+from serving.gateway.observability.request_log import LogCounts
+from serving.gateway.thread_pool import ThreadPool
+from serving.latency_histograms import BOUNDS
+from serving.names import VersionName
+
+# Seconds that logs may take to be counted.
+_LOGS_WITHIN = 1.0
+# Scrapes that may wait for another.
+_QUEUE = 15
+
+# Every Prometheus takes the plain text format.
+_RENDER, CONTENT_TYPE = choose_encoder("")
+
+
+async def _no_log_counts() -> Sequence[LogCounts]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """What others count: spans of traces and lines of the audit log by what became of them; log records;
+    errors in the background by the loop or the kind of task; connections and requests that were refused
+    before anything else, by the reason."""
+
+    spans: Callable[[], Mapping[str, int]] = dict
+    audit: Callable[[], Mapping[str, int]] = dict
+    logs: Callable[[], Coroutine[Any, Any, Sequence[LogCounts]]] = _no_log_counts
+    errors: Callable[[], Mapping[str, int]] = dict
+    refused: Callable[[], Mapping[str, int]] = dict
+
+
+class Metrics:
+    """Counts what happens, and tells what there is."""
+
+    def __init__(
+        self, status: ClusterStatus, stats: PredictionStats, sources: MetricSources | None = None
+    ) -> None:
+        self._status = status
+        self._stats = stats
+        self._sources = sources or MetricSources()
+        self._thread = ThreadPool("metrics", 1, queue=_QUEUE)
+        self._logs: Sequence[LogCounts] = ()
+        self._log_counts_task: asyncio.Task[Sequence[LogCounts]] | None = None
+        self._starts: dict[str, prometheus_client.Histogram] = {}
+        self._refused: dict[str, Counter[str]] = {}
+        self._changes = 0
+        self._rendered_starts: tuple[object, bytes] = (None, b"")
+        self._phases = _PhaseTextCache()
+
+    def node_changed(self, node: Node) -> None:
+        """A pool's listener."""
+        if node.state is NodeState.GONE:
+            self._stats.absorb_node(node)
+        if node.state is not NodeState.READY or node.ready_at is None:
+            return
+        starts = self._starts.setdefault(node.key, _new_start_histogram())
+        how = FORKED if node.forked else COLD
+        for phase, seconds in compute_start_durations(node, node.ready_at):
+            starts.labels(phase, how).observe(seconds)
+        self._changes += 1
+
+    def count_refusal(self, key: str, error: NodeError) -> None:
+        """A request was not served."""
+        self._refused.setdefault(key, Counter())[_REFUSALS[type(error)]] += 1
+
+    async def render_text(self) -> bytes:
+        """All metrics, of the type CONTENT_TYPE. What takes long is done in a thread."""
+        versions = self._status.list_versions()
+        self.retain_versions({record.uid for record in self._status.state.versions.values()})
+        starts = [(view.name, self._starts[view.uid]) for view in versions if view.uid in self._starts]
+        snapshot = MetricsSnapshot(
+            versions=versions,
+            pilots=self._status.list_pilots(),
+            refused={uid: dict(counts) for uid, counts in self._refused.items()},
+            memory={},
+            pilot_memory={},
+            jobs=self._status.state.job_index,
+            counts=dict(self._iter_stats(versions)),
+            calls=dict(self._stats.api_calls),
+            spans=self._sources.spans(),
+            logs=await self._get_log_counts(),
+            audit=self._sources.audit(),
+            errors=self._sources.errors(),
+            refused_connections=self._sources.refused(),
+        )
+        return await self._thread.run(self._render_snapshot, snapshot, starts, self._changes)
+
+    async def _get_log_counts(self) -> Sequence[LogCounts]:
+        """As they are now; as they were when the disk does not answer in time."""
+        if self._log_counts_task is None or self._log_counts_task.done():
+            self._log_counts_task = asyncio.create_task(self._sources.logs(), name="count of log records")
+        await asyncio.wait((self._log_counts_task,), timeout=_LOGS_WITHIN)
+        if self._log_counts_task.done() and not self._log_counts_task.cancelled():
+            self._logs = self._log_counts_task.result()
+        return self._logs
+
+    def forget_version(self, uid: str) -> None:
+        """A version is gone."""
+        self._starts.pop(uid, None)
+        self._refused.pop(uid, None)
+        self._stats.forget_version(uid)
+
+    def retain_versions(self, uids: set[str]) -> None:
+        """Only these versions are left."""
+        self._starts = {uid: starts for uid, starts in self._starts.items() if uid in uids}
+        self._refused = {uid: refused for uid, refused in self._refused.items() if uid in uids}
+        self._stats.retain_versions(uids)
+
+    def _iter_stats(self, versions: Sequence[VersionSnapshot]) -> Iterator[tuple[str, StatsSnapshot]]:
+        for view in versions:
+            tally = self._stats.find_version(view.uid)
+            if tally is not None and tally.statuses:
+                yield view.uid, tally.take_snapshot(node.notes for node in view.nodes)
+
+    def _render_snapshot(
+        self,
+        snapshot: MetricsSnapshot,
+        starts: Sequence[tuple[VersionName, prometheus_client.Histogram]],
+        changes: int,
+    ) -> bytes:
+        memory = {
+            view.uid: measure_memory(node.pid for node in view.nodes)
+            for view in snapshot.versions
+            if view.nodes
+        }
+        pilot_memory = {pilot.key: measure_pilot_memory(pilot) for pilot in snapshot.pilots}
+        snapshot = replace(snapshot, memory=_drop_unknown(memory), pilot_memory=_drop_unknown(pilot_memory))
+        # Histograms are most of the text, and change only when a node starts.
+        key = (changes, [name for name, _ in starts])
+        if self._rendered_starts[0] != key:
+            self._rendered_starts = key, _render_metrics(_merge_start_histograms(starts))
+        return (
+            _render_metrics(_build_metrics(snapshot))
+            + self._phases.render(snapshot)
+            + self._rendered_starts[1]
+        )
+
+
+class RefusalCountingWaker:
+    """Hands on to `waker`, and has refusals counted on the way."""
+
+    def __init__(self, waker: Waker, metrics: Metrics) -> None:
+        self._waker = waker
+        self._metrics = metrics
+
+    def wake(self, spec: NodeSpec) -> StartEstimate:
+        """See `Waker`."""
+        return self._waker.wake(spec)
+
+    def on_refused(self, key: str, error: NodeError) -> None:
+        """See `Waker`."""
+        self._metrics.count_refusal(key, error)
+        self._waker.on_refused(key, error)
+
+
+_LE = (*map(str, BOUNDS), "+Inf")
+
+_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+_REFUSALS: Mapping[type[NodeError], str] = {
+    QueueFullError: "queue_full",
+    TooLateError: "too_late",
+    StartFailedError: "start_failed",
+    RetiredError: "deleted",
+}
+
+
+def compute_start_durations(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
+    """How long each phase of a node's start took, in seconds, and all of them together."""
+    total = ready_at - node.asked_at - node.once_seconds
+    load, warm = node.report.get("load_seconds", 0.0), node.report.get("warm_seconds", 0.0)
+    yield "start", max(0.0, total - load - warm)
+    yield "load", load
+    yield "warm", warm
+    yield "total", total
+
+
+def _new_start_histogram() -> prometheus_client.Histogram:
+    """That of one version: its name comes in when it is told."""
+    labels = COLD_START.labels[len(VERSION_LABELS) :]
+    return prometheus_client.Histogram(
+        COLD_START.name, COLD_START.help, labels, buckets=_BUCKETS, registry=None
+    )
+
+
+def _drop_unknown(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUsage]:
+    return {key: memory for key, memory in found.items() if memory is not None}
+
+
+def _build_metrics(scene: MetricsSnapshot) -> Iterator[Metric]:
+    for family in METRIC_DEFINITIONS:
+        if family.collect is None:
+            continue
+        kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
+        metric = kind(family.name, family.help, labels=family.labels)
+        for labels, value in family.collect(scene):
+            metric.add_metric(labels, value)
+        yield metric
+
+
+class _PhaseTextCache:
+    """Puts the phases of predictions into words, anew only for versions that have answered any since."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[tuple[VersionName, PhaseHistograms], bytes]] = {}
+
+    def render(self, scene: MetricsSnapshot) -> bytes:
+        """Those of all versions."""
+        known, self._texts = self._texts, {}
+        for view in scene.versions:
+            if view.uid in scene.counts:
+                key = (view.name, scene.counts[view.uid].phases)
+                found = known.get(view.uid)
+                if found is None or found[0] != key:
+                    found = key, _strip_metadata(_render_metrics([_build_phase_metric(*key)]))
+                self._texts[view.uid] = found
+        head = _render_metrics([Metric(PHASES.name, PHASES.help, PHASES.kind)])
+        return head + b"".join(text for _, text in self._texts.values())
+
+
+def _build_phase_metric(name: VersionName, phases: PhaseHistograms) -> Metric:
+    metric = HistogramMetricFamily(PHASES.name, PHASES.help, labels=PHASES.labels)
+    for phase, histogram in phases:
+        sums = zip(_LE, itertools.accumulate(histogram.counts), strict=True)
+        metric.add_metric((*version_label_values(name), phase), list(sums), histogram.seconds)
+    return metric
+
+
+def _strip_metadata(text: bytes) -> bytes:
+    """A metric's samples, without the lines on what it is."""
+    return text.split(b"\n", 2)[2]
+
+
+def _merge_start_histograms(
+    starts: Sequence[tuple[VersionName, prometheus_client.Histogram]],
+) -> Iterator[Metric]:
+    """The histograms of all versions as one."""
+    told = Metric(COLD_START.name, COLD_START.help, COLD_START.kind)
+    for name, histogram in starts:
+        version = dict(zip(VERSION_LABELS, version_label_values(name), strict=True))
+        for sample in next(iter(histogram.collect())).samples:
+            if not sample.name.endswith("_created"):
+                told.add_sample(sample.name, {**version, **sample.labels}, sample.value)
+    yield told
+
+
+class _StaticCollector(Collector):
+    """A collector of metrics that are there already. There is no registry: nothing else registers here."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _render_metrics(metrics: Iterable[Metric]) -> bytes:
+    return _RENDER(_StaticCollector(metrics))

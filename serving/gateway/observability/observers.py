@@ -1,0 +1,60 @@
+"""Those who are told how every prediction ends: counts, traces, the audit log, request and access logs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serving.errors import LimitReached, ServingError, http_status
+from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.audit.endpoint_audit import AuditedPrediction, audit_prediction, status_from_response
+from serving.gateway.audit.log_entry import status_from_error
+from serving.gateway.observability.prediction_stats import PredictionStats, RequestTiming
+from serving.gateway.observability.request_log import RequestLog
+from serving.gateway.proxy.node_client import NodeReply
+from serving.gateway.proxy.routing_table import RouteTarget
+
+if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
+    from serving.gateway.observability.tracing import Tracing
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionObservers:
+    """All of them together. It is told of requests how many seconds ago they began."""
+
+    stats: PredictionStats
+    request_log: RequestLog
+    audit: AuditLog
+    tracing: Tracing | None = None
+
+    def on_refused(
+        self, asked: AuditedPrediction, seconds: float, target: RouteTarget | None, error: ServingError
+    ) -> None:
+        """No node has answered a request; `target` is the version it was for, if that is known."""
+        scope, status = asked.scope, http_status(error)
+        if target is None:
+            self.stats.api_calls[asked.method.id, status] += 1
+        else:
+            limit = error.setting if isinstance(error, LimitReached) else ""
+            self.stats.get_or_create(target.spec.key).count_refusal(status, limit)
+            self.request_log.log_refusal(target, scope, time.time() - seconds, status)
+        audit_prediction(self.audit, asked, status_from_error(error))
+
+    def count_answer(self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply) -> bool:
+        """A node of the version has answered a request; returns whether somebody wants to know more of it."""
+        self.stats.get_or_create(target.spec.key).count_answer(
+            timing, reply.status, len(body), len(reply.body)
+        )
+        return self.audit.records_predictions or target.logging is not None or target.access_log
+
+    def on_answered(
+        self, asked: AuditedPrediction, seconds: float, target: RouteTarget, body: bytes, reply: NodeReply
+    ) -> None:
+        """What they want to know."""
+        if self.audit.records_predictions:
+            audit_prediction(self.audit, asked, status_from_response(reply.status, reply.body, reply.headers))
+        if target.logging is not None or target.access_log:
+            self.request_log.log_request(
+                target, asked.scope, time.time() - seconds, body, reply, call=asked.metadata
+            )

@@ -1,0 +1,347 @@
+"""Sampled requests, access logs and what nodes print: into journals on disk, never waited for.
+
+A record is held in memory for half a second, then a thread appends it to the journal of its
+destination, from which the log writer takes it. So memory is flat however slow that is. What does not fit
+into memory (the disk of the journals fails) or into a journal (where it goes has long been down) is counted
+as dropped; a prediction is never slower or refused because of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.config import ServeConfig
+from serving.gateway.observability.log_bodies import encode_reply_body, encode_request_body
+from serving.gateway.observability.log_writer import LogWriterProcess
+from serving.gateway.proxy.node_client import NodeReply
+from serving.gateway.proxy.routing_table import RouteTarget
+from serving.gateway.request_context import ensure_request_id, read_trace_id
+from serving.http_headers import Scope, find_header
+from serving.logs.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
+from serving.logs.sinks.cloud_logging_entries import AccessRecord as Access
+from serving.logs.sinks.cloud_logging_entries import ConsoleLine
+from serving.logs.sinks.writer_options import LogWriterOptions
+from serving.protocols import DEFAULT_METADATA, RequestMetadata
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Seconds that records wait in memory, and what makes them go at once. More often it would show in the
+# latency of more than one request in a hundred.
+_EVERY = 0.5
+_HURRY_BYTES = 4 << 20
+_PAUSE = 1.0
+_TOLD_WITHIN = 2.0
+# Seconds after which it is trouble that records have neither been written nor found to be unwritable.
+_WRITTEN_WITHIN = 60.0
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits in memory for one journal. `dropped` is not yet counted in the journal."""
+
+    appender: JournalAppender
+    batches: list[BlockBuilder] = field(default_factory=list)
+    dropped: int = 0
+    counts: JournalCounts = field(default_factory=JournalCounts)
+
+    def current_batch(self) -> BlockBuilder:
+        """The batch to add to."""
+        if not self.batches or self.batches[-1].is_full:
+            self.batches.append(BlockBuilder())
+        return self.batches[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class LogCounts:
+    """What has become of the records for one destination; `address` is "" for what has only one."""
+
+    kind: LogKind
+    address: str
+    counts: JournalCounts
+
+
+class RequestLog:
+    """Samples requests and gets them written.
+
+    `queue_bytes` bounds what may wait in memory, `spill_bytes` what may wait on disk for each destination.
+    `environment` is that of the log writer, which `supervisor` keeps running.
+    """
+
+    def __init__(
+        self,
+        options: LogWriterOptions,
+        environment: Mapping[str, str],
+        supervisor: Supervisor,
+        *,
+        queue_bytes: int,
+        spill_bytes: int,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._spill = options.spill
+        self._limit = queue_bytes
+        self._spill_bytes = spill_bytes
+        self._chance = chance
+        self._supervisor = supervisor
+        self._loop: BackgroundLoop | None = None
+        self._writer = LogWriterProcess(options, environment, supervisor)
+        self._queues: dict[tuple[LogKind, str], _Queue] = {}
+        self._held_bytes = 0
+        self._work = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self._failing = False
+        self._flushing = asyncio.Lock()
+        self._counts_task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "request-log")
+
+    @classmethod
+    def from_config(
+        cls, config: ServeConfig, environment: Mapping[str, str], supervisor: Supervisor
+    ) -> RequestLog:
+        """With the server's settings."""
+        return cls(
+            LogWriterOptions(
+                spill=config.state_dir / "logs" / "spill",
+                logs=config.state_dir / "logs",
+                rotate_bytes=config.log_rotate_bytes,
+                rotate_seconds=config.log_rotate_seconds,
+                bigquery=config.log_bigquery == "auto",
+                stdout=config.log_stdout,
+                log_format=config.log_format,
+                folders=LocalFolderPolicy.from_setting(config.local_folders, config.state_dir),
+            ),
+            environment,
+            supervisor,
+            queue_bytes=config.log_queue_bytes,
+            spill_bytes=config.log_spill_bytes,
+        )
+
+    # ---- on the predict path
+
+    def log_request(
+        self,
+        target: RouteTarget,
+        scope: Scope,
+        start: float,
+        body: bytes,
+        reply: NodeReply,
+        *,
+        call: RequestMetadata = DEFAULT_METADATA,
+    ) -> None:
+        """Log a request if it is to be logged. `start` is in seconds since the epoch."""
+        if target.access_log:
+            self._log_access(target, scope, start, reply.status, (len(body), len(reply.body)))
+        config = target.logging
+        if config is not None and self._chance() < config.sampling_percentage:
+            queue = self._get_queue(LogKind.REQUESTS, config.bigquery_table_name)
+            asked, answered = encode_request_body(call, body), encode_reply_body(call, reply)
+            if self._reserve_space(queue, BlockBuilder.record_size(asked, answered)):
+                given = ensure_request_id(scope).encode()
+                queue.current_batch().add_record(start, target.title, given, asked, answered)
+
+    def log_refusal(self, target: RouteTarget, scope: Scope, start: float, status: int) -> None:
+        """Log a request that no node has answered, if requests are logged."""
+        if target.access_log:
+            self._log_access(target, scope, start, status, (0, 0))
+
+    def log_node_output(self, target: RouteTarget, node: str, text: str) -> None:
+        """Log a line that a node of a version has printed."""
+        self._log_entry(LogKind.CONSOLE, target, time.time(), ConsoleLine(node, text, target.region))
+
+    def _log_access(
+        self, target: RouteTarget, scope: Scope, start: float, status: int, sizes: tuple[int, int]
+    ) -> None:
+        client = scope.get("client")
+        call = Access(
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            seconds=time.time() - start,
+            request_bytes=sizes[0],
+            response_bytes=sizes[1],
+            user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
+            remote_ip=client[0] if client else "",
+            http_version=scope.get("http_version", "1.1"),
+            request_id=ensure_request_id(scope),
+            trace=read_trace_id(scope),
+            region=target.region,
+        )
+        self._log_entry(LogKind.ACCESS, target, start, call)
+
+    def _log_entry(
+        self, kind: LogKind, target: RouteTarget, when: float, facts: Access | ConsoleLine
+    ) -> None:
+        queue, entry = self._get_queue(kind, ""), msgspec.json.encode(facts)
+        if self._reserve_space(queue, BlockBuilder.record_size(entry, b"")):
+            queue.current_batch().add_record(when, target.title, b"", entry, b"")
+
+    def _reserve_space(self, queue: _Queue, size: int) -> bool:
+        """Whether there is room for a record, which is then taken; else it is counted as dropped."""
+        self._work.set()
+        if self._held_bytes + size > self._limit:
+            queue.dropped += 1
+            return False
+        self._held_bytes += size
+        if self._held_bytes > _HURRY_BYTES:
+            self._hurry.set()
+        return True
+
+    def _get_queue(self, kind: LogKind, address: str) -> _Queue:
+        queue = self._queues.get((kind, address))
+        if queue is None:
+            appender = JournalAppender(
+                journal_folder(self._spill, kind, address), kind, address, self._spill_bytes
+            )
+            queue = self._queues[kind, address] = _Queue(appender)
+        return queue
+
+    # ---- beside it
+
+    def start(self) -> None:
+        """Write what comes, until `close`."""
+        self._loop = self._supervisor.start_loop(
+            "request-log", self._wait_for_records, self._flush, within=_WRITTEN_WITHIN
+        )
+
+    async def close(self) -> None:
+        """Write what waits, and see the log writer off."""
+        if self._loop is not None:
+            await self._loop.stop()
+        try:
+            if not self._resumed.is_set():
+                await self._recover_journals()
+            await self._flush()
+        except Exception as error:
+            self._supervisor.report_error("request-log", error)
+        await self._writer.close()
+        await self._in_thread(self._close_journals)
+        self._thread.shutdown()
+
+    async def _wait_for_records(self) -> None:
+        if not self._resumed.is_set():
+            await self._recover_journals()
+        if self._failing:
+            await asyncio.sleep(_PAUSE)
+            return
+        await self._work.wait()
+        self._work.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EVERY):
+                await self._hurry.wait()
+        self._hurry.clear()
+
+    async def get_counts(self) -> Sequence[LogCounts]:
+        """What has become of the records, those of earlier servers included, by their destination.
+
+        As it is now, unless the disk takes too long to tell.
+        """
+        if self._counts_task is None or self._counts_task.done():
+            self._counts_task = asyncio.create_task(self._refresh_counts(), name="count of log records")
+        await asyncio.wait((self._counts_task,), timeout=_TOLD_WITHIN)
+        return [
+            LogCounts(queue.appender.kind, queue.appender.address, queue.counts)
+            for queue in self._queues.values()
+        ]
+
+    async def get_stats(self) -> dict[str, int]:
+        """The same, all together: sampled = sent + waiting + dropped."""
+        total = sum((logged.counts for logged in await self.get_counts()), JournalCounts())
+        return {
+            "sampled": total.sampled, "sent": total.sent, "waiting": total.waiting, "dropped": total.dropped,
+        }  # fmt: skip
+
+    async def _refresh_counts(self) -> None:
+        await self._resumed.wait()
+        await self._flush()
+
+    async def _recover_journals(self) -> None:
+        """Go on with what an earlier server has left."""
+        for appender in await self._in_thread(
+            lambda: list(JournalAppender.find_existing(self._spill, self._spill_bytes))
+        ):
+            self._queues.setdefault((appender.kind, appender.address), _Queue(appender))
+        self._resumed.set()
+        if self._queues:
+            self._work.set()
+
+    async def _flush(self) -> None:
+        """Bring what waits in memory into the journals. The disk may be slow, the event loop is not."""
+        async with self._flushing:
+            await self._write_queues()
+
+    async def _write_queues(self) -> None:
+        loads = [_PendingWrite(queue, queue.batches, queue.dropped) for queue in self._queues.values()]
+        for load in loads:
+            load.queue.batches, load.queue.dropped = [], 0
+        if loads:
+            self._writer.ensure_started()
+        before = sum(load.size for load in loads)
+        try:
+            error = await self._in_thread(lambda: _write_all(loads))
+        finally:
+            self._held_bytes += sum(load.size for load in loads) - before
+            for load in loads:
+                load.queue.batches[:0] = load.batches
+                load.queue.dropped += load.dropped
+                load.queue.counts = load.counts or load.queue.counts
+        if error is not None and not self._failing:
+            logger.error("log records wait in memory, they cannot be written to %s: %s", self._spill, error)
+        self._failing = error is not None
+
+    def _close_journals(self) -> None:
+        for queue in self._queues.values():
+            if lost := sum(batch.records for batch in queue.batches):
+                logger.error("%d log records are lost: they could not be written to %s", lost, self._spill)
+            try:
+                queue.appender.close()
+            except OSError as error:
+                logger.warning("cannot tidy up the journal in %s: %s", self._spill, error)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+@dataclass(slots=True)
+class _PendingWrite:
+    """What a queue hands over to be written. What is left in it when that is over could not be."""
+
+    queue: _Queue
+    batches: list[BlockBuilder]
+    dropped: int
+    counts: JournalCounts | None = None
+
+    @property
+    def size(self) -> int:
+        """Of what is left, in bytes."""
+        return sum(batch.size for batch in self.batches)
+
+
+def _write_all(loads: Sequence[_PendingWrite]) -> OSError | None:
+    """Put each into its journal; returns what has kept one from it."""
+    failure: OSError | None = None
+    for load in loads:
+        appender = load.queue.appender
+        try:
+            while load.batches:
+                appender.append(load.batches[0])
+                del load.batches[0]
+            appender.drop(load.dropped)
+            load.dropped = 0
+            load.counts = appender.checkpoint()
+        except OSError as error:
+            failure = error
+    return failure

@@ -1,0 +1,436 @@
+"""`:predict` on the gateway, the straight line: name -> leased node -> bytes through.
+
+The body is never parsed. It goes to a node in the call in which it became whole, and the answer to its client
+in the call in which that came: no task, no future, no timer of its own. Only a request that cannot have it so
+fast, since no node is free or one was lost with it, goes on in `serving.gateway.proxy.retry`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from autoscaler.activator import Activator, Lease
+from autoscaler.pools import Node, NodeState
+from serving.config import ServerSettings
+from serving.conversation import PredictionRequest
+from serving.errors import (
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    ServingError,
+    http_status,
+)
+from serving.gateway.access.access_control import AccessControl
+from serving.gateway.audit.endpoint_audit import AuditedPrediction
+from serving.gateway.observability.observers import PredictionObservers
+from serving.gateway.observability.prediction_stats import RequestTiming
+from serving.gateway.patience import Deadline, client_gone_error, deadline_exceeded_error, drop_tracebacks
+from serving.gateway.proxy.node_client import NodeClient, NodeReply, ReceiveBudget
+from serving.gateway.proxy.rate_limits import PredictionLimits
+from serving.gateway.proxy.retry import RetryingSender
+from serving.gateway.proxy.route import PredictionRoute, parse_route
+from serving.gateway.proxy.routing_table import RouteTarget, RoutingTable
+from serving.gateway.proxy.server_timing import without_server_timing
+from serving.gateway.proxy.timeouts import TimeoutBucket, TimeoutQueue
+from serving.gateway.request_context import identify_request, set_request_id
+from serving.http_headers import Scope, body_too_large
+from serving.protocols import DEFAULT_METADATA
+from serving.protocols.paths import parse_prediction_path, wrong_method_error
+from serving.transport.content_encoding import check_encoding
+from serving.transport.request import PREDICT_SUFFIX
+from serving.transport.request_head import REQUEST_ID, TIMEOUT, RequestHead
+
+if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
+    from serving.gateway.observability.tracing import RequestTrace
+
+logger = logging.getLogger(__name__)
+
+
+class PredictionProxy:
+    """Answers prediction requests with the nodes of their version; the server's handler of exchanges.
+
+    `project` is that of models of which a client does not say it.
+    """
+
+    def __init__(
+        self,
+        routing_table: RoutingTable,
+        activator: Activator,
+        observers: PredictionObservers,
+        settings: ServerSettings,
+        *,
+        limits: PredictionLimits | None = None,
+        access: AccessControl | None = None,
+        default_project: str = "local",
+    ) -> None:
+        self.default_project = default_project
+        self.routing_table = routing_table
+        self.activator = activator
+        self.observers = observers
+        self.limits = limits
+        self.access = access
+        self.max_body_bytes = settings.max_body_bytes
+        self.queue_bytes = settings.queue_bytes
+        self.held_bytes = 0  # of whole bodies that are not answered, or still being written to a node
+        self._max_answer_bytes = settings.max_answer_bytes
+        self.receive_budget = ReceiveBudget(settings.unsent_bytes)
+        self.request_timeout = settings.request_timeout
+        self.timeouts = TimeoutQueue(settings.request_timeout)
+        self.node_clients: dict[str, NodeClient] = {}
+        self._retrying_sender = RetryingSender(routing_table, activator, self._get_node_client)
+        self._retry_tasks: set[asyncio.Task[None]] = set()
+
+    def can_handle(self, method: str, path: str) -> bool:
+        """Whatever looks like a prediction; what its path says is seen when it begins."""
+        return path.endswith(PREDICT_SUFFIX) or parse_prediction_path(path) is not None
+
+    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
+        """Answer with an error; of one that has not begun nobody else is told."""
+        request: ProxiedRequest | None = exchange.state
+        if request is None:
+            exchange.respond_error(error, ((REQUEST_ID, identify_request(exchange.head)),))
+        else:
+            request.refuse(error)
+
+    def on_request_head(self, exchange: PredictionRequest) -> None:
+        """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
+        head = exchange.head
+        route: PredictionRoute | None = head.handler_cache
+        if route is None:
+            route = parse_route(head, self.default_project)
+            if route.problem is None:
+                head.handler_cache = route
+        exchange.state = request = ProxiedRequest(self, exchange, route)
+        try:
+            request.admit()
+        except ServingError as error:
+            request.refuse(error)
+            drop_tracebacks(error)  # the problem of a way is kept by frames that it keeps, with the body
+
+    def on_request_complete(self, exchange: PredictionRequest) -> None:
+        """The request is whole."""
+        request: ProxiedRequest = exchange.state
+        try:
+            request.dispatch()
+        except ServingError as error:
+            request.refuse(error)
+        except Exception:
+            request.fail()
+
+    def reserve_bytes(self, size: int) -> None:
+        """Count so many bytes of a body. Raises ResourceExhausted if there are too many."""
+        if self.held_bytes and self.held_bytes + size > self.queue_bytes:
+            raise ResourceExhausted(
+                f"Too many bytes of bodies wait or are in nodes (setting queue_bytes = {self.queue_bytes}).",
+                retry_after=1,
+            )
+        self.held_bytes += size
+
+    def release_bytes(self, size: int) -> None:
+        """So many bytes of bodies are free."""
+        self.held_bytes -= size
+
+    def close_node(self, node: Node) -> None:
+        """Close what was open to a node that is gone."""
+        client = self.node_clients.pop(node.id, None)
+        if client is not None:
+            client.close()
+
+    def start_retry(self, request: ProxiedRequest, lost_lease: Lease | None = None) -> None:
+        """Have a request answered that must wait, or that was lost in a node together with its lease."""
+        request.retry_deadline = deadline = Deadline(request.deadline, request.timeout)
+        task = asyncio.get_running_loop().create_task(self._run_retry(request, deadline, lost_lease))
+        self._retry_tasks.add(task)
+        task.add_done_callback(self._retry_tasks.discard)
+
+    async def _run_retry(self, request: ProxiedRequest, deadline: Deadline, lost_lease: Lease | None) -> None:
+        try:
+            reply = await self._retrying_sender.send(request, deadline, lost_lease)
+        except ServingError as error:
+            request.refuse(error)
+            drop_tracebacks(error)
+        except Exception as error:
+            request.fail()
+            drop_tracebacks(error)
+        else:
+            request.finish(reply, self.activator.clock())
+
+    def _get_node_client(self, node: Node) -> NodeClient | None:
+        """The channel to a node, None if it is gone since it was leased: nobody would close that one."""
+        client = self.node_clients.get(node.id)
+        if client is None and node.state is not NodeState.GONE:
+            client = self.node_clients[node.id] = NodeClient(
+                node.address, self._max_answer_bytes, self.receive_budget
+            )
+        return client
+
+
+class ProxiedRequest:
+    """One request on its way.
+
+    `target` is there once its body is. While it is in a node that it got at once, `_lease` is of that;
+    `patience` is its client's if it has to wait. `losses` are nodes that were lost with it inside, `deaths`
+    those that maybe died of it.
+    """
+
+    # What most requests do not change, they need not set.
+    retry_deadline: Deadline | None = None
+    waits: tuple[Lease, ...] = ()
+    losses = deaths = 0
+    _trace: RequestTrace | None = None
+    _admitted_target: RouteTarget | None = None
+    _limited_target: RouteTarget | None = None
+    _is_in_node = False
+    _node_seconds = 0.0
+    _frame_number = -1
+    _held_bytes = 0
+
+    target: RouteTarget
+    timeout: float
+    deadline: float
+    _lease: Lease
+    _node_client: NodeClient
+    _timeout_bucket: TimeoutBucket
+    _sent_at: float
+
+    def __init__(
+        self, proxy: PredictionProxy, client_request: PredictionRequest, route: PredictionRoute
+    ) -> None:
+        self._proxy = proxy
+        self._client_request = client_request
+        self.route = route
+        self._started_at = proxy.activator.clock()
+        self._request_id = identify_request(client_request.head)
+        client_request.on_disconnect = self._on_client_gone
+        tracing = proxy.observers.tracing
+        if tracing is not None:
+            self._trace = tracing.begin_trace(self._identified_scope(), route.method.id)
+
+    @property
+    def body(self) -> bytes:
+        """What the node is sent."""
+        return self._client_request.body
+
+    # ---- on the way in
+
+    def admit(self) -> None:
+        """Find out where it goes. Raises whatever it is refused with."""
+        proxy, head, route = self._proxy, self._client_request.head, self.route
+        if proxy.access is not None:
+            proxy.access.authorize_prediction(self._identified_scope(), route.permission, route.resource_name)
+        if route.problem is not None:
+            raise route.problem
+        if head.method != "POST" or head.method_override:
+            raise wrong_method_error(head.effective_method, head.path, "POST")
+        if head.encoding:
+            check_encoding(head.encoding)
+        self._admitted_target = target = proxy.routing_table.find_target(route.target_key)
+        if proxy.limits is not None:
+            proxy.limits.admit(target)
+        if head.length > proxy.max_body_bytes:
+            raise body_too_large(proxy.max_body_bytes)
+
+    def dispatch(self) -> None:
+        """Go into a node that is free, or wait for one. Raises whatever it is refused with."""
+        proxy, client_request = self._proxy, self._client_request
+        if len(client_request.body) > proxy.max_body_bytes:
+            raise body_too_large(proxy.max_body_bytes)
+        self._hold_body(len(client_request.body))
+        self.timeout = timeout = self._parse_timeout(client_request.head)
+        self.deadline = asyncio.get_running_loop().time() + timeout
+        # Once more: the version may have been deleted while the body came.
+        route = self.route
+        self.target = target = proxy.routing_table.find_target(route.target_key)
+        encoded_call = b"" if route.call is DEFAULT_METADATA else route.encode_call(target.name.version)
+        if proxy.limits is not None:
+            proxy.limits.acquire(target)
+            self._limited_target = target
+        lease = proxy.activator.try_lease(target.spec)
+        if lease is None:
+            proxy.start_retry(self)
+            return
+        client = proxy.node_clients.get(lease.node.id)
+        if client is None or not client.is_connected:
+            lease.release()
+            proxy.start_retry(self)
+            return
+        self._lease, self._node_client, self._is_in_node = lease, client, True
+        self._timeout_bucket = bucket = proxy.timeouts.bucket_for(timeout)
+        bucket.add(self)
+        self.mark_sent(lease, lease.granted)
+        self._frame_number = client.send(
+            self,
+            client_request.body,
+            slot=lease.slot,
+            timeout=timeout,
+            never_batch=False,
+            wants_timing=self._trace is not None,
+            encoded_call=encoded_call,
+        )
+
+    def _hold_body(self, size: int) -> None:
+        """Count its body, from now to its answer. Raises ResourceExhausted if there are too many bytes."""
+        self._proxy.reserve_bytes(size)
+        self._held_bytes = size
+
+    def _parse_timeout(self, head: RequestHead) -> float:
+        """The seconds it has."""
+        max_timeout = self._proxy.request_timeout
+        given = head.prediction_headers.get(TIMEOUT)
+        if given is None:
+            return max_timeout
+        try:
+            timeout = float(given)
+        except ValueError:
+            timeout = -1
+        if not timeout > 0:
+            raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
+        return min(timeout, max_timeout)
+
+    # ---- in a node
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it is to be known what it did in the node."""
+        return self._trace is not None
+
+    def mark_sent(self, lease: Lease, now: float) -> None:
+        """It is sent to a node."""
+        self._sent_at = now
+        if self._trace is not None:
+            self._trace.begin_node_span(lease)
+
+    def mark_returned(self, reply: NodeReply | None, now: float) -> None:
+        """It is out of the node: with an answer, or for some reason without."""
+        self._node_seconds += now - self._sent_at
+        if self._trace is not None:
+            self._trace.end_node_span(reply)
+
+    def on_reply(self, reply: NodeReply) -> None:
+        """The node has answered."""
+        self._timeout_bucket.remove(self)
+        try:
+            now = self._release_lease(reply)
+            if self._trace is not None:
+                reply = replace(reply, headers=without_server_timing(reply.headers))
+        except Exception:
+            self.fail()
+        else:
+            self.finish(reply, now)
+
+    def on_reply_dropped(self, error: ServingError) -> None:
+        """The node has answered, but there is no memory for it."""
+        self._timeout_bucket.remove(self)
+        self._release_lease(None)
+        self.refuse(error)
+
+    def on_connection_lost(self) -> None:
+        """The node died or hung up."""
+        self._timeout_bucket.remove(self)
+        self._is_in_node = False
+        self.mark_returned(None, self._proxy.activator.clock())
+        self._proxy.start_retry(self, self._lease)
+
+    def expire(self) -> None:
+        """Its time is out."""
+        self._cancel_in_node()
+        self._release_lease(None)
+        self.refuse(deadline_exceeded_error(self.timeout))
+
+    def _on_client_gone(self) -> None:
+        """Its client is gone: it leaves its place at once."""
+        late = self._client_request.is_past_deadline
+        if self.retry_deadline is not None:
+            self.retry_deadline.cancel(is_late=late)
+            return
+        if self._is_in_node:
+            self._timeout_bucket.remove(self)
+            self._cancel_in_node()
+            self._release_lease(None)
+        self.refuse(deadline_exceeded_error(self.timeout) if late else client_gone_error())
+
+    def _cancel_in_node(self) -> None:
+        self._node_client.cancel(self._frame_number, self.detach_body_release())
+
+    def detach_body_release(self) -> Callable[[], None]:
+        """What is to be called once its body is free: that may be after its end."""
+        held, self._held_bytes = self._held_bytes, 0
+        return partial(self._proxy.release_bytes, held)
+
+    def _release_lease(self, reply: NodeReply | None) -> float:
+        self._is_in_node = False
+        now = self._lease.release()
+        self.mark_returned(reply, now)
+        return now
+
+    # ---- the end
+
+    def finish(self, reply: NodeReply, now: float) -> None:
+        """Hand the client what a node answered; raises nothing, since that would close the channel."""
+        client_request, target = self._client_request, self.target
+        self._release_limits()
+        body = client_request.body
+        try:
+            client_request.respond(reply.status, reply.body, (*reply.headers, (REQUEST_ID, self._request_id)))
+        except Exception:
+            self.fail()
+            return
+        timing = RequestTiming(now - self._started_at, self._node_seconds, self.waits)
+        observers = self._proxy.observers
+        try:
+            if self._trace is not None:
+                self._trace.end(reply.status, version=str(target.name))
+            if observers.count_answer(timing, target, body, reply):
+                observers.on_answered(self._describe_for_audit(target), timing.total, target, body, reply)
+        except Exception:
+            logger.exception("an answer could not be counted or logged")
+
+    def refuse(self, error: ServingError) -> None:
+        """Hand the client an error, if it is still there; raises nothing."""
+        proxy, target = self._proxy, self._admitted_target
+        self._release_limits()
+        self._client_request.respond_error(error, ((REQUEST_ID, self._request_id),))
+        try:
+            if self._trace is not None:
+                self._trace.end(http_status(error), version="" if target is None else str(target.name))
+            seconds = proxy.activator.clock() - self._started_at
+            proxy.observers.on_refused(self._describe_for_audit(target), seconds, target, error)
+        except Exception:
+            logger.exception("a refusal could not be counted or logged")
+
+    def fail(self) -> None:
+        """Answer with what an exception makes of the request, and give back all that it has."""
+        logger.exception("a prediction could not be answered")
+        if self._is_in_node:
+            self._is_in_node = False
+            self._timeout_bucket.remove(self)
+            self._cancel_in_node()
+            self._lease.release()
+        self.refuse(Internal("Internal error encountered."))
+
+    def _describe_for_audit(self, target: RouteTarget | None) -> AuditedPrediction:
+        """The request, for those who are told of it."""
+        route = self.route
+        resource = route.resolve_resource("" if target is None else str(target.name))
+        return AuditedPrediction(
+            self._identified_scope(), route.method, resource, route.permission, route.call
+        )
+
+    def _identified_scope(self) -> Scope:
+        """Its head, with what was found out about it."""
+        scope = self._client_request.scope
+        set_request_id(scope, self._request_id)
+        return scope
+
+    def _release_limits(self) -> None:
+        """Let others have its share, and its memory."""
+        self._proxy.release_bytes(self._held_bytes)
+        self._held_bytes = 0
+        if self._limited_target is not None and self._proxy.limits is not None:
+            self._proxy.limits.release(self._limited_target)
+            self._limited_target = None

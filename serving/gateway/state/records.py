@@ -1,0 +1,289 @@
+"""What the server remembers: resources with what only the server knows about them.
+
+A `State` is immutable; a rule works on a `Draft` of it, and the draft's changes are what the store writes.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from serving.gateway.access.policy import Policy
+from serving.gateway.cause import ChangeCause
+from serving.gateway.state.persistent_map import PersistentMap
+from serving.gateway.state.record_indexes import JobIndex, OperationIndex
+from serving.gateway.state.sorted_index import SortedIndex
+from serving.names import ModelName, VersionName, parse_model_or_version_name
+from serving.resources import Job, Model, Operation, Version
+
+
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model; `default` is the id of its default version, "" while it has none."""
+
+    name: ModelName
+    model: Model
+    default: str = ""
+
+
+class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was found out about a version, so that later starts need not.
+
+    `merge` holds for the libraries that `fingerprint` names; `exact` says whether regrouping rows must not
+    change a bit of its answers, `tensorflow` whether its nodes import that. `memory` (bytes) is what a node
+    takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
+    model and `digest` that of its files. `schema` is what the model takes and answers, as `serving.model_schema`
+    packs it; "" for versions that were made before there were any, until a node tells. `interpreter` is the
+    Python that computes it, "" for the server's own. `bare` says whether its machine type, when it was
+    created, was one on which AI Platform answered an only output without its name.
+    `image` is the id of its container's image.
+    """
+
+    model_dir: str
+    digest: str = ""
+    packages: tuple[str, ...] = ()
+    framework: str = ""
+    merge: bool = False
+    fingerprint: str = ""
+    exact: bool = False
+    tensorflow: bool = False
+    files_bytes: int = 0
+    memory: int = 0
+    start_seconds: float = 0.0
+    schema: str = ""
+    interpreter: str = ""
+    bare: bool = False
+    image: str = ""
+
+    def answers_bare_output(self, single_output: str) -> bool:
+        """Whether an only output is answered without its name, where that is the setting."""
+        return self.bare if single_output == "auto" else single_output == "bare"
+
+
+class VersionUsage(NamedTuple):
+    """What use has shown of a version: its `lastUseTime`; its nodes' memory and start, see Deployed."""
+
+    last_use_time: str
+    memory: int
+    start_seconds: float
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version; `uid` tells it from an earlier version of the same name."""
+
+    name: VersionName
+    uid: str
+    version: Version
+    deployed: DeploymentInfo | None = None
+
+
+class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operation, the version it works on, if any, and the call that began it."""
+
+    name: str
+    project: str
+    operation: Operation
+    target: VersionName | None = None
+    cause: ChangeCause | None = None
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job; `name` is `projects/P/jobs/ID`, and `number` its place among all jobs, by their creation.
+
+    `given` and `options` are its predictionInput and batchOptions as they were sent. `target` is the version
+    it works with, if any, and `target_uid` tells that from a later one of the same name. `attempt` counts its
+    processes from 1, `lost` those that were lost without a restart of the server. `failure` is why it is to
+    end, while what it has left is being removed. `cause` is the call that submitted it.
+    """
+
+    name: str
+    project: str
+    uid: str
+    number: int
+    job: Job
+    given: dict[str, Any]
+    options: dict[str, Any] = {}
+    target: VersionName | None = None
+    target_uid: str = ""
+    attempt: int = 0
+    lost: int = 0
+    failure: str = ""
+    cause: ChangeCause | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job stays as it is."""
+        return self.job.state is not None and self.job.state.is_terminal
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who may do what with a resource; `name` is the resource's."""
+
+    name: str
+    policy: Policy
+
+
+Record = ModelRecord | VersionRecord | OperationRecord | JobRecord | PolicyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStamp:
+    """The time of a change, random bits (16 hex digits) for new uids and etags, and the call behind it."""
+
+    now: datetime.datetime
+    token: str
+    cause: ChangeCause | None = None
+
+    @property
+    def etag(self) -> str:
+        """A new etag."""
+        return base64.b64encode(bytes.fromhex(self.token)).decode()
+
+
+@dataclass(frozen=True)
+class CatalogState:
+    """Everything, by full resource name."""
+
+    models: Mapping[ModelName, ModelRecord] = field(default_factory=dict)
+    versions: Mapping[VersionName, VersionRecord] = field(default_factory=dict)
+    operations: Mapping[str, OperationRecord] = field(default_factory=dict)
+    jobs: Mapping[str, JobRecord] = field(default_factory=dict)
+    policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
+
+    @cached_property
+    def model_order(self) -> SortedIndex[str, ModelName]:
+        """Models by project."""
+        return SortedIndex.from_names(self.models, operator.attrgetter("project"))
+
+    @cached_property
+    def version_order(self) -> SortedIndex[ModelName, VersionName]:
+        """Versions by model."""
+        return SortedIndex.from_names(self.versions, operator.attrgetter("parent"))
+
+    @cached_property
+    def job_index(self) -> JobIndex:
+        """What is asked of all jobs."""
+        return JobIndex.from_jobs(self.jobs.values())
+
+    @cached_property
+    def operation_index(self) -> OperationIndex:
+        """What is asked of all operations."""
+        return OperationIndex.from_operations(self.operations.values())
+
+    def versions_by_name(self) -> Iterator[VersionRecord]:
+        """All of them, in the order of their names."""
+        for project in sorted({name.project for name in self.models}):
+            for model in self.model_order.list_children(project):
+                yield from (self.versions[name] for name in self.version_order.list_children(model))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A change that is on disk: the state before it, the state after it, and the records that differ.
+
+    `changes` maps (table, name) to the new record, or to None where it is gone.
+    """
+
+    before: CatalogState
+    after: CatalogState
+    changes: Mapping[tuple[str, str], Record | None]
+
+    @classmethod
+    def from_state(cls, state: CatalogState) -> Commit:
+        """What makes a state out of nothing."""
+        tables: dict[str, Mapping[Any, Record]] = {
+            "models": state.models,
+            "versions": state.versions,
+            "operations": state.operations,
+            "jobs": state.jobs,
+            "policies": state.policies,
+        }
+        every = ((table, name, record) for table, kept in tables.items() for name, record in kept.items())
+        return cls(CatalogState(), state, {(table, str(name)): record for table, name, record in every})
+
+    def iter_changed_versions(self) -> Iterator[tuple[VersionRecord | None, VersionRecord | None]]:
+        """The versions that differ, as they were and as they are."""
+        for table, text in self.changes:
+            name = parse_model_or_version_name(text) if table == "versions" else None
+            if isinstance(name, VersionName):
+                yield self.before.versions.get(name), self.after.versions.get(name)
+
+
+class StateDraft:
+    """A state being changed.
+
+    `changes` maps (table, name) to the new record, or to None where it goes.
+    """
+
+    def __init__(self, state: CatalogState) -> None:
+        self.model_order = state.model_order
+        self.version_order = state.version_order
+        self.job_index = state.job_index
+        self.operation_index = state.operation_index
+        self.models = PersistentMap.from_mapping(state.models)
+        self.versions = PersistentMap.from_mapping(state.versions)
+        self.operations = PersistentMap.from_mapping(state.operations)
+        self.jobs = PersistentMap.from_mapping(state.jobs)
+        self._policies_before = state.policies
+        self.policies = PersistentMap.from_mapping(state.policies)
+        self.changes: dict[tuple[str, str], Record | None] = {}
+
+    def put(self, record: Record) -> None:
+        """Add or replace a record."""
+        table = _TABLES[type(record)]
+        records: PersistentMap[Any, Record] = getattr(self, table)
+        self._update_indexes(records.get(record.name), record)
+        setattr(self, table, records.with_item(record.name, record))
+        self.changes[table, str(record.name)] = record
+
+    def delete(self, record: Record) -> None:
+        """Remove a record."""
+        table = _TABLES[type(record)]
+        records: PersistentMap[Any, Record] = getattr(self, table)
+        self._update_indexes(records[record.name], None)
+        setattr(self, table, records.without_item(record.name))
+        self.changes[table, str(record.name)] = None
+
+    def _update_indexes(self, before: Record | None, after: Record | None) -> None:
+        match after or before:
+            case JobRecord():
+                self.job_index = self.job_index.with_change(before, after)  # type: ignore[arg-type]
+            case OperationRecord():
+                self.operation_index = self.operation_index.with_change(before, after)  # type: ignore[arg-type]
+            case ModelRecord(name=model) if before is None:
+                self.model_order = self.model_order.with_name(model.project, model)
+            case ModelRecord(name=model) if after is None:
+                self.model_order = self.model_order.without_name(model.project, model)
+            case VersionRecord(name=version) if before is None:
+                self.version_order = self.version_order.with_name(version.parent, version)
+            case VersionRecord(name=version) if after is None:
+                self.version_order = self.version_order.without_name(version.parent, version)
+
+    def to_state(self) -> CatalogState:
+        """The state with the changes in it."""
+        # The same policies stay the same object: whoever remembers decisions sees that they still hold.
+        same = all(table != "policies" for table, _ in self.changes)
+        policies = self._policies_before if same else self.policies
+        state = CatalogState(self.models, self.versions, self.operations, self.jobs, policies)
+        vars(state).update(
+            model_order=self.model_order,
+            version_order=self.version_order,
+            job_index=self.job_index,
+            operation_index=self.operation_index,
+        )
+        return state
+
+
+_TABLES: Mapping[type[Record], str] = {
+    ModelRecord: "models",
+    VersionRecord: "versions",
+    OperationRecord: "operations",
+    JobRecord: "jobs",
+    PolicyRecord: "policies",
+}

@@ -1,0 +1,140 @@
+"""Where records are kept: SQLite through SQLAlchemy Core, one JSON document per record.
+
+All calls are blocking and belong on one thread, the writer's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from serving.errors import FailedPrecondition, Unavailable
+from serving.gateway.state.migrations import document_table, open_database, read_schema_version
+from serving.gateway.state.records import (
+    CatalogState,
+    JobRecord,
+    ModelRecord,
+    OperationRecord,
+    PolicyRecord,
+    Record,
+    StateDraft,
+    VersionRecord,
+)
+
+Changes = Mapping[tuple[str, str], Record | None]
+K = TypeVar("K", bound=msgspec.Struct)
+
+_TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs", "policies")}
+
+# Seconds after which a client may try again what could not be written.
+_RETRY_AFTER = 5.0
+
+
+class StateStore(Protocol):
+    """Keeps records over restarts."""
+
+    def load(self) -> CatalogState:
+        """Everything that was committed. Raises FailedPrecondition for what cannot be read."""
+
+    def commit(self, changes: Changes) -> None:
+        """Write all changes or, when it raises, none. Raises Unavailable if they cannot be written now."""
+
+    def close(self) -> None:
+        """Release the store."""
+
+
+class SqliteStore:
+    """A store in one SQLite file. What `commit` returned from survives a kill of the process.
+
+    Raises what `open_database` does.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._engine = open_database(file)
+        self._files = (file, file.with_name(f"{file.name}-wal"))
+        # While one connection is open, SQLite keeps its log of what was written: it is to stay the same file.
+        self._open_connection = self._engine.connect()
+        with self._open_connection.begin():
+            read_schema_version(self._open_connection)
+        self._identities = tuple(map(_get_file_identity, self._files))
+
+    def load(self) -> CatalogState:
+        """Everything that was committed."""
+        models = self._read_table("models", ModelRecord)
+        versions = self._read_table("versions", VersionRecord)
+        operations = self._read_table("operations", OperationRecord)
+        jobs = self._read_table("jobs", JobRecord)
+        policies = self._read_table("policies", PolicyRecord)
+        state = CatalogState(
+            {record.name: record for record in models},
+            {record.name: record for record in versions},
+            {record.name: record for record in operations},
+            {record.name: record for record in jobs},
+            {record.name: record for record in policies},
+        )
+        # With its tables and indexes, which would take their time on the event loop.
+        return StateDraft(state).to_state()
+
+    def commit(self, changes: Changes) -> None:
+        """Write all changes in one transaction."""
+        self._check_files_unchanged()
+        with self._translate_write_errors(), self._engine.begin() as connection:
+            for (table, name), record in changes.items():
+                columns = _TABLES[table].c
+                connection.execute(sa.delete(_TABLES[table]).where(columns.name == name))
+                if record is not None:
+                    document = msgspec.json.encode(record)
+                    connection.execute(sa.insert(_TABLES[table]).values(name=name, document=document))
+
+    def close(self) -> None:
+        """Release the file."""
+        self._open_connection.close()
+        self._engine.dispose()
+
+    def _check_files_unchanged(self) -> None:
+        """What is written to a file that nobody finds any more is gone with the process."""
+        for file, identity in zip(self._files, self._identities, strict=True):
+            if _get_file_identity(file) != identity:
+                raise Unavailable(
+                    f"The state file {file} was removed or replaced while the server ran. Nothing was "
+                    "changed. Put it back, or restart the server to use what is there now.",
+                    retry_after=_RETRY_AFTER,
+                )
+
+    @contextlib.contextmanager
+    def _translate_write_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DatabaseError as error:
+            raise Unavailable(
+                f"The state file {self._file} cannot be written: {error.orig}. Nothing was changed. See "
+                "whether its disk is full or read-only, or another program holds the file; then try again.",
+                retry_after=_RETRY_AFTER,
+            ) from error
+
+    def _read_table(self, table: str, kind: type[K]) -> list[K]:
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execute(sa.select(_TABLES[table].c.document))
+                return [msgspec.json.decode(row.document, type=kind) for row in rows]
+        except (sa.exc.DatabaseError, msgspec.DecodeError) as error:
+            reason = error.orig if isinstance(error, sa.exc.DatabaseError) else error
+            raise FailedPrecondition(
+                f"The state file {self._file} is damaged: its {table} cannot be read ({reason}). Put a copy "
+                "of it back, or choose another --state-dir."
+            ) from error
+
+
+def _get_file_identity(file: Path) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; None when it cannot be found."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

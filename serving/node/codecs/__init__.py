@@ -1,0 +1,66 @@
+"""How requests are read and answers are written, one file for each protocol: bytes in, bytes out.
+
+A dialect knows no server, no queue and no gateway. What is computed together may have come in several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from serving.errors import ServingError
+from serving.json_depth import DEFAULT_MAX_DEPTH
+from serving.model_schema import ModelSchema
+from serving.protocols import Reply, RequestMetadata
+from serving.runtimes import Runtime
+from serving.runtimes.instance_batch import Batch
+from serving.runtimes.json_codec import AnswerStyle, InstancesDecoder
+
+__all__ = ["DecodedRequest", "RequestMetadata", "CodecFactory", "ServedModel", "Codec", "Reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a dialect knows of the model: the form it takes, its schema, and a decoder of JSON instances.
+
+    `style` is how AI Platform's answers are written.
+    """
+
+    runtime: Runtime
+    schema: ModelSchema
+    decoder: InstancesDecoder
+    max_json_depth: int = DEFAULT_MAX_DEPTH  # how deep JSON may be nested
+    answer_style: AnswerStyle = AnswerStyle()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRequest:
+    """What a body says: instances and parameters as `Runtime.predict` takes them.
+
+    `state` is whatever the dialect needs to write the answer.
+    """
+
+    instances: Batch
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+
+
+class Codec(Protocol):
+    """One dialect, for one call: made once for all requests that say the same of themselves."""
+
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
+        """What is to be computed. Raises InvalidInputs, or another ServingError, if it is wrong."""
+
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
+        """The answer with these predictions. Raises InvalidOutputs for what the protocol cannot carry."""
+
+    def encode_error(self, error: ServingError) -> Reply:
+        """The answer with an error."""
+
+
+class CodecFactory(Protocol):
+    """What each file of a dialect has under the name `reader`."""
+
+    def __call__(self, call: RequestMetadata, model: ServedModel) -> Codec:
+        """The reader of a call. Raises a ServingError for a call that cannot be."""

@@ -1,0 +1,85 @@
+"""Binary bodies on AI Platform's own route: arrays of numpy, and the Open Inference Protocol's tensors.
+
+What is sent and what is answered are chosen apart, by `Content-Type` and by `Accept`; JSON is either's other
+form. Requests that have it both ways come nowhere near here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from serving import media_types
+from serving.errors import ServingError
+from serving.node.codecs import DecodedRequest, Reply, RequestMetadata, ServedModel
+from serving.node.codecs.npy import from_npy, to_npy
+from serving.node.codecs.open_inference import OutputSelection
+from serving.node.codecs.open_inference_rest import OpenInferenceRestCodec
+from serving.node.codecs.tensor_mapping import batch_to_tensors, find_signature, tensors_to_batch
+from serving.protocols.errors import render_error
+from serving.runtimes.instance_batch import Batch, WholeTensors
+from serving.runtimes.json_codec import encode_predictions
+from serving.runtimes.schema_inference import INSTANCES
+
+_NPY = (b"content-type", media_types.NPY.encode())
+_ALL_OUTPUTS = OutputSelection(None, (), binary=True)
+
+
+class AiPlatformCodec:
+    """Reads one type of bodies and writes one."""
+
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
+        self._content_type, self._accept = call.content_type, call.accept
+        self._model = model
+        self._inference = OpenInferenceRestCodec(call, model)
+
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
+        """What is to be computed. Raises InvalidInputs."""
+        model = self._model
+        match self._content_type:
+            case "":
+                return DecodedRequest(*model.decoder.decode(body, model.runtime.input_format))
+            case media_types.NPY:
+                array = from_npy(body)
+                return DecodedRequest(*tensors_to_batch(model, {self._input_name(): array}))
+            case _:
+                return self._inference.decode_request(body)
+
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
+        """The predictions, or those outputs that were asked for. Raises InvalidOutputs."""
+        wish: OutputSelection = decoded.state or _ALL_OUTPUTS
+        match self._accept:
+            case "":
+                return Reply(
+                    200, encode_predictions(_select_outputs(wish, predictions), self._model.answer_style)
+                )
+            case media_types.NPY:
+                return Reply(
+                    200, b"".join(to_npy(batch_to_tensors(_select_outputs(wish, predictions)))), (_NPY,)
+                )
+            case _:
+                return self._inference.encode_response(
+                    replace(decoded, state=replace(wish, binary=True)), predictions
+                )
+
+    def encode_error(self, error: ServingError) -> Reply:
+        """The error as AI Platform tells it."""
+        return render_error(error)
+
+    def _input_name(self) -> str:
+        """What the one input of the model is called."""
+        inputs = find_signature(self._model).inputs
+        return inputs[0].name if len(inputs) == 1 else INSTANCES
+
+
+reader = AiPlatformCodec
+
+
+def _select_outputs(wish: OutputSelection, predictions: Batch) -> Batch:
+    names = [output.name for output in wish.outputs]
+    match predictions:
+        case dict() if names:
+            return {name: predictions[name] for name in names}
+        case WholeTensors(values) if names:
+            return WholeTensors({name: values[name] for name in names})
+        case _:
+            return predictions

@@ -1,0 +1,155 @@
+"""Who is told how requests fare on their way through the node: the board, the histograms, and a client that
+wants times.
+
+The board is memory that the gateway shares with the node, a byte for each request that may be inside. When
+the node is dead, it still tells which requests the model had seen, and which it was working on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, MutableSequence, Sequence
+from typing import ParamSpec, Protocol, TypeVar, cast
+
+from serving.errors import ModelFailed, describe_exception
+from serving.http_headers import Headers
+from serving.latency_histograms import (
+    NODE_BYTES,
+    NODE_CALL,
+    NODE_CALLS,
+    NODE_LAST,
+    NODE_PHASES,
+    NODE_ROWS,
+    LatencyHistograms,
+    as_cells,
+)
+from serving.node.request import NO_SLOT, NodeRequest
+
+# The marks of a slot; without one, the model has not seen the request.
+COMPUTING = 1
+COMPUTED = 2
+
+Clock = Callable[[], float]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RequestMarks(Protocol):
+    """The slots of the requests inside the node: a `bytearray`, or an `mmap`."""
+
+    def __len__(self) -> int:
+        """How many slots there are."""
+
+    def __setitem__(self, slot: int, mark: int, /) -> None:
+        """Mark a slot."""
+
+
+def split_shared_memory(
+    shared_memory: RequestMarks, slots: int
+) -> tuple[RequestMarks, LatencyHistograms | None]:
+    """The marks on a board, and the histograms behind them; without `slots` it is all marks."""
+    if not slots:
+        return shared_memory, None
+    whole = memoryview(cast(bytearray, shared_memory))
+    return whole[:slots], LatencyHistograms(len(NODE_PHASES), as_cells(whole[-NODE_BYTES:]))
+
+
+class CallMark:
+    """Tells which call of the model is under way, in memory shared with whoever watches over the node.
+
+    `histograms` are those with the cell for it behind them; None: nobody else is told.
+    """
+
+    def __init__(self, histograms: LatencyHistograms | None = None) -> None:
+        self._cells: MutableSequence[int] = [0] if histograms is None else histograms.cells
+        self._index = 0 if histograms is None else NODE_CALL
+        self._numbers = itertools.count(1)
+
+    @property
+    def current_call(self) -> int:
+        """The number of the call under way; 0 while there is none."""
+        return self._cells[self._index]
+
+    def mark_calls(self, call: Callable[P, T]) -> Callable[P, T]:
+        """The same call, marked for as long as it takes. Only one of all these is under way at a time.
+
+        Raises ModelFailed for what is no Exception: it would end the thread or the loop that computes, and
+        nobody would be told.
+        """
+        cells, index, numbers = self._cells, self._index, self._numbers
+
+        def marked_call(*args: P.args, **kwargs: P.kwargs) -> T:
+            cells[index] = next(numbers)
+            try:
+                return call(*args, **kwargs)
+            except Exception:
+                raise
+            except BaseException as error:
+                raise ModelFailed(describe_exception(error)) from error
+            finally:
+                cells[index] = 0
+
+        return marked_call
+
+
+def mark_computing(group: Sequence[NodeRequest], marks: RequestMarks, clock: Clock = time.monotonic) -> float:
+    """The model is about to see requests; again when a call with others failed. Returns the time.
+
+    Those that were given up are left alone, here and at the end: another request may hold their slot.
+    """
+    for request in group:
+        if request.slot != NO_SLOT and not request.is_finished:
+            marks[request.slot] = COMPUTING
+    return clock()
+
+
+def mark_computed(
+    group: Sequence[NodeRequest], marks: RequestMarks, began: float, clock: Clock = time.monotonic
+) -> None:
+    """The model has given an answer or raised; `began` is what `begin` returned."""
+    for request in group:
+        if request.slot != NO_SLOT and not request.is_finished:
+            marks[request.slot] = COMPUTED
+    seconds = clock() - began
+    for request in group:
+        request.infer_seconds += seconds
+
+
+def record_timing(
+    histograms: LatencyHistograms, group: Sequence[NodeRequest], predicted: float, encoded: float
+) -> None:
+    """Count requests that are answered: their predictions were there, and had become bodies, at these times.
+
+    `wait` is all the time between parsing and encoding in which the model did not work on the request.
+    """
+    counted = histograms.cells
+    counted[NODE_CALLS] += 1
+    counted[NODE_LAST] = int(encoded * 1000)
+    if len(group) == 1:
+        counted[NODE_ROWS] += group[0].rows
+        for phase, seconds in enumerate(_phase_seconds(group[0], predicted, encoded)):
+            histograms.record(phase, seconds)
+        return
+    counted[NODE_ROWS] += sum([request.rows for request in group])
+    parse, wait, infer, encode = range(len(NODE_PHASES))
+    histograms.record_all(parse, [request.parsed_at - request.received_at for request in group])
+    histograms.record_all(wait, [predicted - request.parsed_at - request.infer_seconds for request in group])
+    histograms.record_all(infer, [request.infer_seconds for request in group])
+    histograms.record_all(encode, [encoded - predicted] * len(group))
+
+
+def server_timing_header(request: NodeRequest, predicted: float, encoded: float) -> Headers:
+    """The same times in milliseconds, as the header `Server-Timing` of the answer."""
+    phases = zip(NODE_PHASES, _phase_seconds(request, predicted, encoded), strict=True)
+    text = ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in phases)
+    return ((b"server-timing", text.encode()),)
+
+
+def _phase_seconds(
+    request: NodeRequest, predicted: float, encoded: float
+) -> tuple[float, float, float, float]:
+    """In the order of NODE_PHASES."""
+    parsed, infer = request.parsed_at, request.infer_seconds
+    return parsed - request.received_at, predicted - parsed - infer, infer, encoded - predicted

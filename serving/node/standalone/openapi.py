@@ -1,0 +1,136 @@
+"""What a node alone says of its routes in `/openapi.json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from serving.media_types import JSON
+from serving.model_schema import ModelSchema
+from serving.openapi import prediction_operations
+from serving.openapi.document import (
+    ANY_ERRORS,
+    OBJECT,
+    STRING,
+    OpenApiOperation,
+    build_document,
+    schema_ref,
+    to_path_template,
+)
+
+Json = dict[str, Any]
+
+# One of the names that its model answers to, for examples.
+PROJECT = "local"
+NAME = f"projects/{PROJECT}/models/model/versions/v1"
+
+_DESCRIPTION = "One version of one model, which answers to any name, by any protocol."
+_PREDICT = "projects.predict"
+_MODEL = "/v1/projects/{project}/models/{model}"
+_TENSORFLOW, _INFERENCE = "tensorflow.serving.", "inference.GRPCInferenceService."
+
+
+def _make_operation(
+    summary: str, gives: Json, *, refusals: tuple[int, ...] = (*ANY_ERRORS, 503)
+) -> OpenApiOperation:
+    return OpenApiOperation(summary, "Server", {JSON: gives}, refusals=refusals)
+
+
+_OWN_OPERATIONS = {
+    "/healthz": ("healthz", _make_operation("Whether the node is live", OBJECT, refusals=ANY_ERRORS)),
+    "/readyz": ("readyz", _make_operation("Whether the model is loaded", OBJECT)),
+    "/stats": ("stats", _make_operation("Counts since the start", OBJECT, refusals=ANY_ERRORS)),
+    "/openapi.json": ("openapi", _make_operation("This document", OBJECT, refusals=ANY_ERRORS)),
+    "/docs": (
+        "docs",
+        OpenApiOperation(
+            "A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY_ERRORS
+        ),
+    ),
+    f"{_MODEL}:schema": (
+        "models.schema",
+        _make_operation("What the model takes and answers", schema_ref("Schema")),
+    ),
+    f"{_MODEL}/versions/{{version}}:schema": (
+        "versions.schema",
+        _make_operation("What the model takes and answers", schema_ref("Schema")),
+    ),
+}
+_TENSORFLOW_PATHS: tuple[tuple[str, str], ...] = (
+    (f"{_TENSORFLOW}ModelService.GetModelStatus", ""),
+    (f"{_TENSORFLOW}PredictionService.GetModelMetadata", "/metadata"),
+)
+_INFERENCE_PATHS: tuple[tuple[str, str], ...] = (
+    (f"{_INFERENCE}ModelMetadata", ""),
+    (f"{_INFERENCE}ModelReady", "/ready"),
+)
+
+
+def build_node_document(schema: ModelSchema | None, *, legacy_model_errors: bool) -> Json:
+    """The document; `schema` is None while the model is being loaded.
+
+    `old_errors` says whether errors of the model are told as AI Platform did.
+    """
+    paths: dict[str, Json] = {}
+    counted: Counter[str] = Counter()
+    for name, verb, path, operation in _list_operations(schema):
+        told = _without_auth_errors(operation).to_json(
+            f"{name}.{counted[name]}" if counted[name] else name, path
+        )
+        if legacy_model_errors and name == _PREDICT:
+            told = prediction_operations.with_legacy_errors(told)
+        paths[to_path_template(path)] = {verb: told}
+        counted[name] += 1
+    if schema is not None:
+        told = _without_auth_errors(
+            prediction_operations.build_predict_operation(schema, "the model")
+        ).to_json("predict", "")
+        about = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
+        told = prediction_operations.with_example(told, schema)
+        told = prediction_operations.with_legacy_errors(told) if legacy_model_errors else told
+        paths[f"/v1/{NAME}:predict"] = {"post": {**told, **about}}
+    found = build_document(
+        "Pilotlight node", _DESCRIPTION, paths, prediction_operations.COMPONENTS, tokens=False
+    )
+    found["info"]["x-default-project"] = PROJECT
+    return found
+
+
+def _without_auth_errors(operation: OpenApiOperation) -> OpenApiOperation:
+    """A node alone knows no tokens."""
+    refusals = tuple(status for status in operation.refusals if status not in (401, 403))
+    return replace(operation, refusals=refusals)
+
+
+def _list_operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, OpenApiOperation]]:
+    """Each operation with its id, its verb and its path."""
+    for path, (name, operation) in _OWN_OPERATIONS.items():
+        yield name, "get", path, operation
+    predict = (
+        prediction_operations.PREDICT_OPERATION
+        if schema is None
+        else prediction_operations.build_predict_operation(schema, "the model")
+    )
+    for version in ("", "/versions/{version}"):
+        yield _PREDICT, "post", f"{_MODEL}{version}:predict", predict
+    told = prediction_operations.OPERATIONS_BY_METHOD
+    for version in ("", "/versions/{version}", "/labels/{label}"):
+        for verb in ("Predict", "Classify", "Regress"):
+            name = f"{_TENSORFLOW}PredictionService.{verb}"
+            yield name, "post", f"/v1/models/{{model}}{version}:{verb.lower()}", told[name]
+        for name, suffix in _TENSORFLOW_PATHS:
+            yield name, "get", f"/v1/models/{{model}}{version}{suffix}", told[name]
+    for verb, path in (
+        ("ServerMetadata", ""),
+        ("ServerLive", "/health/live"),
+        ("ServerReady", "/health/ready"),
+    ):
+        yield f"{_INFERENCE}{verb}", "get", f"/v2{path}", told[f"{_INFERENCE}{verb}"]
+    for model in ("{model}", "projects/{project}/models/{model}"):
+        for version in ("", "/versions/{version}"):
+            for name, suffix in _INFERENCE_PATHS:
+                yield name, "get", f"/v2/models/{model}{version}{suffix}", told[name]
+            name = f"{_INFERENCE}ModelInfer"
+            yield name, "post", f"/v2/models/{model}{version}/infer", told[name]

@@ -1,0 +1,145 @@
+"""Runs one node without a gateway, for clients over HTTP, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serving.config import NodeConfig
+from serving.errors import ServingError
+from serving.model_schema import ModelSchema
+from serving.node.acceleration_controller import AccelerationController
+from serving.node.app import ReadyReport, ServingNode
+from serving.node.predict import Predictor
+from serving.node.standalone.call_watchdog import start_call_watchdog
+from serving.node.standalone.prediction_handler import PredictorProvider, StandalonePredictionHandler
+from serving.node.standalone.routes import create_app
+from serving.node.warmup.http_warmup import warm_up_connection
+from serving.node.warmup.protocol_warmup import make_http_examples
+from serving.runtimes import LoadSpec
+from serving.transport import http_server
+from serving.transport.cross_origin import CrossOriginPolicy
+from serving.transport.grpc_startup import bind_grpc_server
+
+if TYPE_CHECKING:  # gRPC is imported only where it is switched on
+    from serving.transport.grpc_server.server import MetadataHandler
+
+# How often all that clients ask is practised: Python has made functions fast by then. Models that take long
+# are asked less: what is practised is a small part of their answer.
+_WARMUP_ROUNDS, _WARMUP_SECONDS = 20, 0.25
+# Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
+# for short calls; of longer ones the rest is made while the node serves.
+_BATCH_CHECK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _WarmupTarget:
+    """What clients do not see of a node."""
+
+    predictor: Predictor
+
+
+async def serve_standalone(
+    source: LoadSpec,
+    settings: NodeConfig,
+    listener: socket.socket,
+    *,
+    cross_origin: CrossOriginPolicy,
+    acceleration: AccelerationController | None = None,
+    announce: Callable[[str], None],
+    on_ready: Callable[[ReadyReport], None],
+    on_failed: Callable[[ServingError], None],
+) -> int:
+    """Serve until SIGTERM (exit code 0), or until it cannot start or go on (exit code 1).
+
+    There is no board to mark, and nothing is counted. `acceleration` has the model's faster ways, if any.
+    `announce` is called with the address of gRPC, if that is switched on.
+    """
+    failed = asyncio.Event()
+
+    def report_ready(report: ReadyReport) -> None:
+        if grpc is not None:
+            grpc.mark_ready()
+        on_ready(report)
+
+    def stop_on_failure(error: ServingError) -> None:
+        on_failed(error)
+        failed.set()
+        server.stop()
+
+    async def warm_up(predictor: Predictor, schema: ModelSchema) -> None:
+        connection = await server.open_private_connection(make_handler(_WarmupTarget(predictor), lambda: 1))
+        with connection:
+            await warm_up_connection(
+                connection, list(make_http_examples(schema)), _WARMUP_ROUNDS, _WARMUP_SECONDS
+            )
+        if grpc is not None:
+            await _warm_up_grpc(
+                make_handler(_WarmupTarget(predictor), lambda: 1),
+                _make_metadata_service(node),
+                schema,
+                settings,
+            )
+
+    def make_handler(node: PredictorProvider, connections: Callable[[], int]) -> StandalonePredictionHandler:
+        return StandalonePredictionHandler(
+            node,
+            max_body_bytes=settings.max_body_bytes,
+            timeout=settings.request_timeout,
+            connections=connections,
+            route=settings.predict_route,
+        )
+
+    node = ServingNode(
+        source,
+        settings,
+        marks=bytearray(),
+        waking=False,
+        batch_check_seconds=_BATCH_CHECK_SECONDS,
+        acceleration=acceleration,
+        protocol_warmup=warm_up,
+        on_ready=report_ready,
+        on_failed=stop_on_failure,
+    )
+    start_call_watchdog(node.call_mark, settings.call_seconds)
+    handler = make_handler(node, lambda: server.open_connections + (0 if grpc is None else grpc.active_calls))
+    grpc = bind_grpc_server(
+        settings,
+        settings.host,
+        handler,
+        lambda: _make_metadata_service(node),
+        announce,
+        cross_origin=cross_origin,
+    )
+    server = http_server.make_http_server(
+        create_app(node, settings.health_route),
+        settings=settings,
+        drain=settings.request_timeout,
+        handler=handler,
+        companion=grpc,
+        cross_origin=cross_origin,
+        stop_timeout=settings.stop_timeout,
+    )
+    await server.serve(sockets=[listener])
+    return 1 if failed.is_set() else server.exit_code
+
+
+def _make_metadata_service(node: ServingNode) -> MetadataHandler:
+    from serving.node.standalone.metadata_service import StandaloneMetadataService  # noqa: PLC0415  only where gRPC is switched on
+
+    return StandaloneMetadataService(node)
+
+
+async def _warm_up_grpc(
+    handler: StandalonePredictionHandler, tell: MetadataHandler, schema: ModelSchema, settings: NodeConfig
+) -> None:
+    from serving.node.warmup.grpc_warmup import make_grpc_examples  # noqa: PLC0415
+    from serving.transport.grpc_server.server import GrpcServer  # noqa: PLC0415
+    from serving.transport.grpc_server.warmup import warm_up_server  # noqa: PLC0415  only where gRPC is switched on
+
+    asked = [(question.call, question.body) for question in make_grpc_examples(schema)]
+    server = GrpcServer(handler, tell, settings, most_connections=1)
+    await warm_up_server(server, asked * _WARMUP_ROUNDS, _WARMUP_SECONDS)

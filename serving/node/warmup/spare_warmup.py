@@ -1,0 +1,128 @@
+"""What a spare does while it waits to become a node: it wakes tiny models, and asks them.
+
+Libraries put things off until their first call, and a fork copies each page of memory the first time that it
+writes to it. Both is over then before there is a request that waits for it. No thread is left, nor is any
+random state touched that models draw from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from serving.acceleration.activation import store_record
+from serving.acceleration.candidates import AccelerableRuntime
+from serving.acceleration.verification import CandidateProof, SizeTiming, VerificationResult
+from serving.acceleration_record import AccelerationKey
+from serving.config import PredictSettings
+from serving.errors import ServingError
+from serving.http_headers import Headers
+from serving.node.acceleration_controller import AccelerationController, RecordLocation
+from serving.node.app import ServingNode, warm_up_all_protocols
+from serving.node.main import NodeArguments
+from serving.node.request import NodeRequest
+from serving.runtimes import load_model
+from serving.runtimes.sklearn_runtime import tiny_model
+from serving.scratch_folders import scratch_folder
+
+WriteModel = Callable[[Path], object]
+
+_BODY = b'{"instances": [[0.5, 1.5], [1, 0]]}'
+_KEY = AccelerationKey("", "", "")
+_TIMEOUT_SECONDS = 10.0
+
+
+def tabular() -> Iterator[None]:
+    """For scikit-learn, and XGBoost where it is installed; each step takes some ten milliseconds."""
+    yield from _warm_up_framework("SCIKIT_LEARN", tiny_model.write_tiny_model)
+    if importlib.util.find_spec("xgboost") is not None:
+        from serving.runtimes.xgboost_runtime import tiny_model  # noqa: PLC0415  it may not be installed
+
+        yield from _warm_up_framework("XGBOOST", tiny_model.write_tiny_model)
+
+
+def _warm_up_framework(framework: str, write: WriteModel) -> Iterator[None]:
+    with scratch_folder("rehearsal") as folder:
+        model_dir, ways = folder / "model", folder / "ways"
+        model_dir.mkdir()
+        write(model_dir)
+        told = {
+            "model_dir": str(model_dir),
+            "framework": framework,
+            "acceleration": {"folder": str(ways), "key": msgspec.to_builtins(_KEY)},
+        }
+        given = msgspec.convert(told, NodeArguments)
+        yield
+        _store_verified_record(given, ways)
+        yield
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run_node_once(given, RecordLocation(str(ways), _KEY)))
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join(_TIMEOUT_SECONDS)
+        yield
+
+
+def _store_verified_record(given: NodeArguments, folder: Path) -> None:
+    """Store a verdict for every faster way, as if each had been the fastest for calls of some size."""
+    runtime = load_model(given.make_source(1))
+    if not isinstance(runtime, AccelerableRuntime):
+        return
+    proofs = tuple(CandidateProof(offer, offer.build()) for offer in runtime.list_candidates())
+    timings = tuple(
+        SizeTiming(1 << place, 1.0, {proof.candidate.name: 0.1}) for place, proof in enumerate(proofs)
+    )
+    store_record(folder, _KEY, VerificationResult(proofs, timings, {}), 0.0)
+
+
+async def _run_node_once(given: NodeArguments, place: RecordLocation) -> None:
+    """Be the node of a version that was asleep, until it has answered itself and one other."""
+    source = given.make_source(1)
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    answered: asyncio.Future[None] = loop.create_future()
+
+    def set_error(error: ServingError) -> None:
+        ready.set_exception(error)
+
+    node = ServingNode(
+        source,
+        PredictSettings(merge_requests="on"),
+        marks=bytearray(1),
+        waking=True,
+        acceleration=AccelerationController(source, lambda: place),
+        protocol_warmup=warm_up_all_protocols,
+        on_ready=lambda _: ready.set_result(None),
+        on_failed=set_error,
+    )
+    node.start()
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            await ready
+            if node.predictor is not None:
+                node.predictor.predict(
+                    _DiscardedRequest(answered), _BODY, _TIMEOUT_SECONDS, idle_fast_path=False
+                )
+                node.predictor.start_now()
+                await answered
+    finally:
+        node.stop()
+
+
+class _DiscardedRequest(NodeRequest):
+    """A request whose answer is of no interest."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self, answered: asyncio.Future[None]) -> None:
+        super().__init__(0, wants_timing=True)
+        self._answered = answered
+
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        self._answered.set_result(None)

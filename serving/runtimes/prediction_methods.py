@@ -1,0 +1,92 @@
+"""What a model is asked: `predict`, or another of the methods that its library offers row by row."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.model_schema import TensorSpec
+from serving.predictor.program import METHODS, PredictorError, normalize_rows
+from serving.runtimes import Runtime
+from serving.runtimes.input_conversion import convert_instances
+from serving.runtimes.schema_inference import PREDICTIONS, AnsweredExample, infer_tensor, untyped_tensor
+
+logger = logging.getLogger(__name__)
+
+METHOD_PARAMETER = "method"
+"""The parameter that names it."""
+PREDICT_METHOD = METHODS[0]
+
+# Parameters with which a request shares no call: nobody has tried whether answers then stay equal, and some
+# are of the rows to each other.
+UNBATCHED_PARAMETERS = frozenset({METHOD_PARAMETER, "return_std", "return_cov"})
+# Those whose answers are labels, or have a column for each of them.
+CLASS_METHODS = frozenset({PREDICT_METHOD, "predict_proba", "predict_log_proba", "decision_function"})
+
+# A method, or the names of outputs, each a method; JSON has no tuples.
+MethodSelection = str | tuple[str, ...]
+
+
+@runtime_checkable
+class MultiMethodRuntime(Protocol):
+    """A runtime that can be asked several methods."""
+
+    @property
+    def method(self) -> str:
+        """The usual one."""
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """All of them; none for custom routines."""
+
+
+def select_methods(
+    parameters: Mapping[str, Any], default_method: str, methods: Collection[str], owner: str
+) -> tuple[MethodSelection, Mapping[str, Any]]:
+    """What is asked, and the parameters without that. Raises InvalidInputs naming the methods there are."""
+    if METHOD_PARAMETER not in parameters:
+        return default_method, parameters
+    asked = parameters[METHOD_PARAMETER]
+    rest = {name: value for name, value in parameters.items() if name != METHOD_PARAMETER}
+    for name in asked if isinstance(asked, tuple) else (asked,):
+        if name not in methods and not (isinstance(asked, tuple) and name == PREDICTIONS):
+            raise InvalidInputs(
+                f"The {owner} cannot be asked for the method {name!r}; it has {', '.join(methods)}."
+            )
+    return asked, rest
+
+
+def to_prediction_rows(result: Any, count: int, method: str) -> Any:
+    """What a method answered, with a row for each instance. Raises InvalidOutputs."""
+    if type(result) is np.ndarray and result.ndim and len(result) == count:
+        return result
+    try:
+        return normalize_rows(result, count, method)
+    except PredictorError as error:
+        raise InvalidOutputs(str(error)) from error
+
+
+def infer_method_outputs(
+    runtime: Runtime, methods: MultiMethodRuntime, answered: AnsweredExample | None, classes: tuple[Any, ...]
+) -> tuple[TensorSpec, ...]:
+    """What the other methods of a runtime answer, named after them; `shown` is an instance to ask them."""
+    found = []
+    for name in methods.methods:
+        if name == methods.method:
+            continue
+        if answered is None:
+            found.append(untyped_tensor(name))
+            continue
+        try:
+            answer = runtime.predict(
+                convert_instances([answered.instance], runtime.input_format({})), method=name
+            )
+        except Exception as error:  # it has the method, but not for this model
+            logger.info("the method %s of the model does not answer: %s", name, error)
+            continue
+        found.append(infer_tensor(name, answer, classes if name in CLASS_METHODS else ()))
+    return tuple(found)

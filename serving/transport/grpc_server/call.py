@@ -1,0 +1,196 @@
+"""A prediction over gRPC: to who answers it, it is what an exchange is over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from serving.errors import InvalidArgument, ServingError
+from serving.http_headers import BODY_LENGTH, Headers, Scope
+from serving.protocols import Reply
+from serving.protocols.errors import GRPC_STATUS, render_error
+from serving.protocols.model_spec import ModelSpec, parse_model_spec
+from serving.protocols.paths import PredictionPath
+from serving.transport.grpc_server.rpc_methods import RpcMethod
+from serving.transport.request_head import TIMEOUT, RequestHead
+
+STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+# Who has less time left than this gets it all the same: it is never asked for no time.
+_MIN_SECONDS = 0.001
+# Seconds that gRPC's clock and ours may differ by, so that a deadline is not taken for a client that left.
+_CLOCK_TOLERANCE = 0.01
+# Messages of errors travel with the headers of the answer, of which clients take 8 KiB in all; what is not
+# ASCII is three times as long there.
+_MAX_MESSAGE_LENGTH = 2000
+# Of HTTP alone.
+_HTTP_ONLY_HEADERS = frozenset({b"content-type", GRPC_STATUS, b"www-authenticate", b"allow"})
+
+
+class GrpcRequestHead(RequestHead):
+    """What a call says before its message, and which model that is for.
+
+    Its deadline is told as `X-Request-Timeout`. `asked` raises InvalidArgument where the message cannot be
+    read, names no model, or never came.
+    """
+
+    __slots__ = ("_body", "_rpc")
+
+    def __init__(self, rpc: RpcMethod, headers: Headers, body: bytes, remaining: float | None) -> None:
+        super().__init__("POST", rpc.path, headers, length=len(body), version="2")
+        self._rpc = rpc
+        self._body = body
+        self.encoding = ""  # gRPC has its own way to pack messages
+        if remaining is not None:
+            self.prediction_headers = {
+                **self.prediction_headers,
+                TIMEOUT: _earlier_timeout(remaining, self.prediction_headers.get(TIMEOUT)),
+            }
+
+    @property
+    def prediction_path(self) -> PredictionPath:
+        """The prediction that it asks for."""
+        spec = self.read_model_spec()
+        return PredictionPath(
+            self._rpc.dialect, self._rpc.verb, spec.model, version=spec.version, label=spec.label
+        )
+
+    def read_model_spec(self) -> ModelSpec:
+        """The model that it is about. Raises InvalidArgument as `asked` does."""
+        spec = parse_model_spec(self._rpc.request, self._body)
+        if not spec.model:
+            raise InvalidArgument(f"The call has no {self._rpc.request} that names a model.")
+        return spec
+
+
+class GrpcCall:
+    """One call whose message is there, and its answer; see `serving.conversation.PredictionRequest`.
+
+    `body` is empty where no message came; `peer` is gRPC's name of who asks.
+    """
+
+    __slots__ = (
+        "_deadline", "_reply", "_scope", "body", "head", "is_past_deadline", "on_disconnect", "peer", "response_complete",
+        "rpc", "state",
+    )  # fmt: skip
+
+    def __init__(self, rpc: RpcMethod, context: Any, body: bytes) -> None:
+        self.rpc = rpc
+        # What is asked of gRPC is asked now: a call that is over has no peer, and must not be touched.
+        loop, remaining = asyncio.get_running_loop(), context.time_remaining()
+        self.peer = context.peer()
+        self._deadline = math.inf if remaining is None else loop.time() + remaining
+        self._scope: Scope | None = None
+        self._reply: asyncio.Future[Reply] = loop.create_future()
+        self.head = GrpcRequestHead(rpc, headers_from_metadata(context), body, remaining)
+        self.body = body
+        self.on_disconnect: Callable[[], None] | None = None
+        self.state: Any = None
+        self.response_complete = self.is_past_deadline = False
+
+    @property
+    def scope(self) -> Scope:
+        """Its head as ASGI has it."""
+        scope = self._scope
+        if scope is None:
+            scope = self._scope = build_scope(self.head, parse_peer(self.peer))
+        return scope
+
+    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Take the whole answer; does nothing if there is one, or if the client is gone."""
+        if self.response_complete:
+            return
+        self._clear_references()
+        if not self._reply.done():  # it is cancelled a moment before the call is left
+            self._reply.set_result(Reply(status, body, headers))
+
+    def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
+        """Answer with an error."""
+        status, body, own = render_error(error, self.rpc.dialect)
+        self.respond(status, body, (*own, *headers))
+
+    def disconnect(self) -> None:
+        """The client is gone, or its deadline is past: nobody is there to be answered."""
+        if self.response_complete:
+            return
+        self.is_past_deadline = asyncio.get_running_loop().time() >= self._deadline - _CLOCK_TOLERANCE
+        on_gone = self.on_disconnect
+        self._clear_references()
+        if on_gone is not None:
+            on_gone()
+
+    def _clear_references(self) -> None:
+        """Refer to nothing that refers to the call."""
+        self.response_complete = True
+        self.body = b""
+        self.on_disconnect = self.state = None
+
+    async def wait_for_reply(self) -> Reply:
+        """The answer, once it is there."""
+        return await self._reply
+
+
+async def finish_call(context: Any, reply: Reply) -> bytes:
+    """The message that answers a call; what is no answer ends it with a status instead.
+
+    What HTTP has as headers follows as trailing metadata.
+    """
+    trailing = tuple(
+        (name.decode(), value.decode("latin-1"))
+        for name, value in reply.headers
+        if name not in _HTTP_ONLY_HEADERS
+    )
+    if trailing:
+        context.set_trailing_metadata(trailing)
+    if reply.status != 200:
+        number = dict(reply.headers).get(GRPC_STATUS, b"")
+        code = STATUS_CODES.get(int(number) if number.isdigit() else -1, grpc.StatusCode.UNKNOWN)
+        await context.abort(code, truncate_message(reply.body.decode(errors="replace")))
+    return reply.body
+
+
+def truncate_message(message: str) -> str:
+    """A message of an error, as much of it as clients take."""
+    return message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 4]} ..."
+
+
+def _earlier_timeout(remaining: float, given: bytes | None) -> bytes:
+    """The seconds until the deadline, or those that the client asks for in words if these are fewer."""
+    seconds = max(remaining, _MIN_SECONDS)
+    try:
+        return b"%f" % (seconds if given is None else min(seconds, float(given)))
+    except ValueError:
+        return given or b""  # it is refused where it is read
+
+
+def headers_from_metadata(context: Any) -> Headers:
+    """The metadata of a call, as HTTP has headers."""
+    return [
+        (key.encode(), value.encode() if isinstance(value, str) else value)
+        for key, value in context.invocation_metadata() or ()
+    ]
+
+
+def parse_peer(peer: str) -> tuple[str, int] | None:
+    """The address in what gRPC calls a peer: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    return (host.strip("[]"), int(port)) if kind.startswith("ipv") and port.isdigit() else None
+
+
+def build_scope(head: RequestHead, client: tuple[str, int] | None) -> Scope:
+    """A head as ASGI has it."""
+    return {
+        "type": "http",
+        "http_version": head.version,
+        "method": head.method,
+        "path": head.path,
+        "headers": head.headers,
+        "client": client,
+        BODY_LENGTH: head.length,
+    }

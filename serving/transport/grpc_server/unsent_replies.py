@@ -1,0 +1,150 @@
+"""Answers that wait until clients read them: there may not be too many bytes of them, nor for too long.
+
+gRPC keeps an answer whole until all of it has gone into the connection's socket; so long the task of its call
+lasts. It tells nobody how far it is, and lets nobody end a call whose answer is on its way. But the socket
+may be shut down: to gRPC it is as if the client had left, and it frees all that was for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Set
+from pathlib import Path
+from typing import NamedTuple
+
+from serving.config import ServerSettings
+from serving.transport.grpc_server.call import parse_peer
+
+# Seconds between two looks at how long answers have waited.
+_CHECK_INTERVAL = 1.0
+# A client has so many times `answer_timeout` to read an answer, however long that is; so over HTTP.
+_ANSWER_TIMEOUTS = 10
+_DESCRIPTORS = "/dev/fd"
+
+# Clients are named as gRPC names peers.
+CloseConnections = Callable[[Set[str]], None]
+
+
+class _UnsentReply(NamedTuple):
+    client: str
+    size: int
+    since: float
+
+
+class UnsentReplies:
+    """All that wait, the oldest first. There is no timer while there are none.
+
+    `close` ends the connections of clients.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        close: CloseConnections,
+        clock: Callable[[], float],
+        refused: Counter[str],
+    ) -> None:
+        self._max_bytes = settings.unsent_bytes
+        self._seconds = settings.answer_timeout
+        self._min_bytes_per_second = settings.min_bytes_per_second
+        self._close = close
+        self._clock = clock
+        self._refused = refused
+        self._replies: dict[asyncio.Task[object], _UnsentReply] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.bytes = 0
+
+    def add(self, call: asyncio.Task[object], client: str, size: int) -> None:
+        """The answer to a call is given to gRPC; it waits until the call's task is done."""
+        self._replies[call] = _UnsentReply(client, size, self._clock())
+        self.bytes += size
+        call.add_done_callback(self._forget_call)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._on_timer)
+        if self.bytes > self._max_bytes:
+            self._evict_oldest()
+
+    def enforce_timeouts(self, now: float) -> None:
+        """Close the connections of clients that take too long for an answer."""
+        late = {
+            one.client for one in self._replies.values() if now - one.since >= self._allowed_seconds(one.size)
+        }
+        self._close_clients(late, "answer_timeout")
+
+    def _allowed_seconds(self, size: int) -> float:
+        most = _ANSWER_TIMEOUTS * self._seconds
+        return (
+            min(most, max(self._seconds, size / self._min_bytes_per_second))
+            if self._min_bytes_per_second
+            else most
+        )
+
+    def _evict_oldest(self) -> None:
+        """Close connections, those of the oldest answers first, until the others are within the limit."""
+        answers = list(self._replies.values())
+        sizes: Counter[str] = Counter()
+        for one in answers:
+            sizes[one.client] += one.size
+        late: set[str] = set()
+        left = self.bytes
+        for one in answers[:-1]:  # alone, an answer may be of any size that an answer may have
+            if left <= self._max_bytes:
+                break
+            if one.client not in late:
+                late.add(one.client)
+                left -= sizes[one.client]
+        self._close_clients(late, "unsent_bytes")
+
+    def _close_clients(self, clients: Set[str], why: str) -> None:
+        """Close connections; what waits on them counts no more."""
+        for call in [call for call, one in self._replies.items() if one.client in clients]:
+            self._forget_call(call)
+        if clients:
+            self._refused[why] += len(clients)
+            self._close(clients)
+
+    def _forget_call(self, call: asyncio.Task[object]) -> None:
+        answer = self._replies.pop(call, None)
+        if answer is not None:
+            self.bytes -= answer.size
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        try:
+            self.enforce_timeouts(self._clock())
+        finally:
+            if self._replies:
+                self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._on_timer)
+
+
+def shut_down_connections(port: int, clients: Set[str]) -> None:
+    """End the connections of clients to a port of this process, below whoever has them."""
+    wanted = {
+        _normalize_address(*address) for client in clients if (address := parse_peer(client)) is not None
+    }
+    for entry in Path(_DESCRIPTORS).iterdir():
+        with contextlib.suppress(OSError), _duplicate_socket(int(entry.name)) as found:
+            if found.getsockname()[1:2] == (port,) and _normalize_address(*found.getpeername()[:2]) in wanted:
+                found.shutdown(socket.SHUT_RDWR)
+
+
+def _duplicate_socket(descriptor: int) -> socket.socket:
+    """A duplicate, since another thread may close the descriptor meanwhile. Raises OSError."""
+    duplicate = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:  # it is none
+        os.close(duplicate)
+        raise
+
+
+def _normalize_address(host: str, port: int) -> tuple[str, int]:
+    """An address in one of the forms it may be written in."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), port

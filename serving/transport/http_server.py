@@ -1,0 +1,342 @@
+"""Runs an ASGI application on uvicorn with uvloop and httptools, and ends it the orderly way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import resource
+import signal
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+
+from serving.config import OFF, ServerSettings
+from serving.errors import Unavailable
+from serving.transport.acceptor import ConnectionAcceptor, ShortageCallback, ignore_shortage
+from serving.transport.connection_limits import SLICES, ConnectionLimiter
+from serving.transport.cross_origin import EXPOSED_HEADERS, UNENFORCED_POLICY, CrossOriginPolicy
+from serving.transport.event_loop import end_process_within
+from serving.transport.http_connection import HttpConnection
+from serving.transport.request import HttpPredictionHandler
+from serving.transport.tls import CertificateFiles
+
+App = Callable[..., Awaitable[None]]
+BACKLOG = 2048
+
+logger = logging.getLogger(__name__)
+
+# Part of the files a process may open that clients may take: nodes, models and logs take some too.
+_CLIENT_SHARE_OF_FILES = 0.8
+# Idle connections that are closed at a time where there is no file for another, and for how long they are so.
+_CLOSE_AT_ONCE, _MIN_IDLE_SECONDS = 10, 1.0
+# Part of the time that a stop may take after which it is told what it waits for.
+_REPORT_AFTER_SHARE = 0.9
+# Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
+_REPORT_EVERY_TICKS = 600
+
+
+class GracefulServer(uvicorn.Server):
+    """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns.
+
+    `stop_timeout` is how many seconds after these requests the process ends, whatever hangs then; None: it
+    may take any time.
+    """
+
+    def __init__(self, config: uvicorn.Config, stop_timeout: float | None = None) -> None:
+        super().__init__(config)
+        self._stop_timeout = stop_timeout
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it is told to stop. A start that fails has been told of; see `exit_code`."""
+        with contextlib.suppress(SystemExit):  # uvicorn would end the process with a status of its own
+            await super().serve(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Our own handlers: uvicorn would raise the signal again, and the process would not exit with 0."""
+        loop = asyncio.get_running_loop()
+
+        def handle(*_: object) -> None:
+            self._limit_stop_time()  # here, and not on the event loop: that may be what hangs
+            loop.call_soon_threadsafe(self.stop)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open."""
+        return len(self.server_state.connections)
+
+    failed = False
+
+    def stop_with_error(self, reason: str) -> None:
+        """Begin to stop for a reason that is an error."""
+        if self.should_exit:
+            return  # what ends while it stops has been asked to
+        logger.critical("the server stops: %s", reason)
+        self._limit_stop_time()
+        self.failed = self.should_exit = True
+
+    def _limit_stop_time(self) -> None:
+        if self._stop_timeout is not None:
+            # Who asks again does not wait for requests in flight.
+            drain = 0 if self.should_exit else self.config.timeout_graceful_shutdown or 0
+            seconds = drain + self._stop_timeout
+            end_process_within(seconds)
+            loop = asyncio.get_event_loop()
+            loop.call_soon_threadsafe(loop.call_later, _REPORT_AFTER_SHARE * seconds, _log_pending_tasks)
+
+    @property
+    def exit_code(self) -> int:
+        """Once `serve` has returned: 0 if it had started, and was told to stop."""
+        return 0 if self.started and not self.failed and not self.lifespan.shutdown_failed else 1
+
+    def stop(self) -> None:
+        """Begin to stop; a second call does not wait for requests in flight."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _log_pending_tasks() -> None:
+    tasks = sorted(f"{task.get_name()} ({task.get_coro()!r})" for task in asyncio.all_tasks())
+    logger.critical("the server does not stop, and is about to be ended; under way: %s", ", ".join(tasks))
+
+
+class CompanionServer(Protocol):
+    """A server of another protocol, for the same application.
+
+    `refused` counts connections that were closed, by the setting that was not kept to.
+    """
+
+    rejections: Counter[str]
+
+    async def start(self, on_death: Callable[[str], None]) -> None:
+        """Take requests: the application has started. `on_death` is told why it takes no more unasked."""
+
+    async def stop(self, grace: float) -> None:
+        """Take no more, and return once those under way are over, after so many seconds at the latest.
+
+        It may be called again, to wait for less.
+        """
+
+
+class HttpServer(GracefulServer):
+    """One whose clients may be anybody: a gate looks after their connections.
+
+    What runs `beside` it starts and stops with it, and has the same time for that.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        limiter: ConnectionLimiter,
+        companion: CompanionServer | None,
+        on_shortage: ShortageCallback,
+        stop_timeout: float | None,
+    ) -> None:
+        super().__init__(config, stop_timeout)
+        self._limiter = limiter
+        self._companion = companion
+        self._on_shortage = on_shortage
+        self._listeners: list[ConnectionAcceptor] = []
+        self._reported_rejections: Counter[str] = Counter()  # of those that were refused
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and then take requests."""
+        await super().startup([])
+        for listening in sockets or ():
+            listener = ConnectionAcceptor(
+                listening,
+                self._make_connection,
+                make_room=self._make_room,
+                on_shortage=self._on_shortage,
+                begin_tls=None
+                if self.config.ssl is None
+                else functools.partial(self._begin_tls, self.config.ssl),
+            )
+            listener.start()
+            self._listeners.append(listener)
+        if self._companion is not None:
+            await self._companion.start(self.stop_with_error)
+
+    async def open_private_connection(self, handler: HttpPredictionHandler) -> socket.socket:
+        """A connection to this server that nobody else can have; its predictions are the handler's.
+
+        The server must have begun to start. What is remembered of the requests is forgotten with it.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        gate = ConnectionLimiter(self._limiter.settings)
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(
+            lambda: HttpConnection(gate, handler, **self._connection_arguments()), theirs
+        )
+        return ours
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        """What uvicorn gives each connection."""
+        return {
+            "config": self.config,
+            "server_state": self.server_state,
+            "app_state": self.lifespan.state,
+        }
+
+    def _make_connection(self) -> HttpConnection:
+        connect = cast(Callable[..., HttpConnection], self.config.http_protocol_class)
+        return connect(**self._connection_arguments())
+
+    def _begin_tls(self, tls: ssl.SSLContext, accepted: socket.socket) -> None:
+        self._make_connection().begin_handshake(accepted, tls)
+
+    def _make_room(self) -> None:
+        self._limiter.close_idle(_CLOSE_AT_ONCE, _MIN_IDLE_SECONDS)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: look after the connections."""
+        self._check_connections()
+        if self.lifespan.error_occurred:
+            self.stop_with_error("the application has ended.")
+        if counter % _REPORT_EVERY_TICKS == 0 and (news := self.rejections - self._reported_rejections):
+            told = ", ".join(f"{why} {count}" for why, count in news.most_common())
+            logger.warning("connections and requests refused since the last time: %s", told)
+            self._reported_rejections += news
+        return await super().on_tick(counter)
+
+    @property
+    def rejections(self) -> Counter[str]:
+        """Connections and requests that were refused since the start, by the setting that was not kept to."""
+        return self._limiter.rejections + (
+            Counter() if self._companion is None else self._companion.rejections
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests in flight finish; slow clients are waited for no longer than at other times."""
+        for listener in self._listeners:
+            listener.close()
+        looking = asyncio.create_task(self._check_connections_until_cancelled())
+        if self._companion is not None:
+            # One of the tasks that are waited for before the application ends.
+            tasks = self.server_state.tasks
+            stopping = asyncio.create_task(self._companion.stop(self.config.timeout_graceful_shutdown or 0))
+            tasks.add(stopping)
+            stopping.add_done_callback(tasks.discard)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            looking.cancel()
+            if self._companion is not None:
+                await self._companion.stop(0)
+
+    async def _check_connections_until_cancelled(self) -> None:
+        while True:
+            self._check_connections()
+            await asyncio.sleep(1 / SLICES)
+
+    def _check_connections(self) -> None:
+        try:
+            self._limiter.check_next_slice(asyncio.get_running_loop().time())
+        except Exception:
+            logger.exception("connections could not be looked after; it is tried again at once")
+
+
+def max_connections_per_port(front: ServerSettings) -> int:
+    """Those that each of the ports is granted: the files that the process may open are enough for all."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ports = 1 if front.grpc_port == OFF else 2
+    return min(front.max_connections, int(_CLIENT_SHARE_OF_FILES * files / ports))
+
+
+def make_http_server(
+    app: App,
+    *,
+    settings: ServerSettings,
+    drain: float,
+    certificate: CertificateFiles | None = None,
+    handler: HttpPredictionHandler | None = None,
+    companion: CompanionServer | None = None,
+    cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
+    on_shortage: ShortageCallback = ignore_shortage,
+    stop_timeout: float | None = None,
+) -> HttpServer:
+    """A server for the application, and for predictions a `handler` of them.
+
+    `front` is what a connection is granted; `cross_origin` says which requests are answered; `drain` how many
+    seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS. What
+    runs `beside` it starts and stops with it. `on_shortage` is told when no connection can be accepted. With
+    a `stop_timeout` the process ends so many seconds after `drain` at the latest, whatever hangs.
+    """
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    if cross_origin.origins:
+        app = _add_cors(app, cross_origin)
+    gate = ConnectionLimiter(settings, max_connections_per_port(settings), cross_origin)
+    config = uvicorn.Config(
+        app,
+        http=cast(type[asyncio.Protocol], functools.partial(HttpConnection, gate, handler)),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, int(drain)),
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
+    )
+    return HttpServer(config, gate, companion, on_shortage, stop_timeout)
+
+
+def _add_cors(app: App, policy: CrossOriginPolicy) -> App:
+    """The application, for scripts of allowed origins; it answers their preflights, for predictions too."""
+    return CORSMiddleware(
+        app,
+        allow_origins=[origin.decode() for origin in policy.origins],
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=EXPOSED_HEADERS,
+    )
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises Unavailable when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+        ) from error
+    listener.listen(BACKLOG)
+    return listener
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A listening unix socket. Raises Unavailable when the path cannot be had."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"Cannot listen on the unix socket {path}: {error}. Choose another --uds."
+        ) from error
+    listener.listen(BACKLOG)
+    return listener

@@ -58,7 +58,7 @@ class NodeDescriptors:
     listener: int
     control: int
     lifeline: int
-    shared_region: int
+    board: int
 
     def as_tuple(self) -> tuple[int, ...]:
         """In the order of the fields."""

@@ -24,6 +24,7 @@ Source: sections 2.3 and 3.3 of the AI Platform contract, google/rpc/code.proto.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -316,3 +317,33 @@ def method_not_allowed(method: str, path: str, allow: str) -> MethodNotAllowed:
 def field_error(kind: type[ServingError], field: str, description: str) -> ServingError:
     """An error about one request field, worded as the API words it."""
     return kind(f"Field: {field} Error: {description}", field=field)
+
+
+_SHORTAGE_TEXTS: Mapping[int, str] = {
+    errno.EMFILE: "file descriptors (limit nofile of its process)",
+    errno.ENFILE: "file descriptors (of the whole machine)",
+    errno.EAGAIN: "processes or threads (limit nproc, or pids of its container)",
+    errno.ENOMEM: "memory",
+    errno.ENOBUFS: "memory for sockets",
+}
+_RETRY_AFTER = 5.0
+
+
+class ResourceShortage(Unavailable):
+    """The server has too little of something for a moment."""
+
+
+def find_shortage(error: BaseException) -> ResourceShortage | None:
+    """What a client is told if the server has too little of something for a moment; None for other errors."""
+    if isinstance(error, MemoryError):
+        missing = _SHORTAGE_TEXTS[errno.ENOMEM]
+    elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        missing = _SHORTAGE_TEXTS[errno.EAGAIN]
+    elif isinstance(error, OSError) and error.errno in _SHORTAGE_TEXTS:
+        missing = _SHORTAGE_TEXTS[error.errno or 0]
+    else:
+        return None
+    return ResourceShortage(
+        f"The server is short of {missing}: {str(error) or type(error).__name__}. Try again.",
+        retry_after=_RETRY_AFTER,
+    )

@@ -21,10 +21,9 @@ from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import MemoryUsage, Node, NodeListener, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket
-from autoscaler.pools.output import ProcessOutput
 from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy, PilotState, PilotStatus
 from autoscaler.pools.start_slots import StartSlot, StartSlots
-from autoscaler.processes import ChildProcess, OrphanReaper, describe_exit, spawn_child
+from autoscaler.processes import ChildProcess, OrphanReaper, ProcessOutput, describe_exit, spawn_child
 from autoscaler.shared_region import SharedRegion
 from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
 

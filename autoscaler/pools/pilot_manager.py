@@ -21,8 +21,7 @@ from autoscaler.pilot import PilotSetup
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket
-from autoscaler.pools.output import ProcessOutput
-from autoscaler.processes import ChildProcess, describe_exit, spawn_child
+from autoscaler.processes import ChildProcess, ProcessOutput, describe_exit, spawn_child
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli import explain, serve
+from serving.cli import serve
 from serving.cli.admin import audit, runtimes, tokens
 from serving.cli.commands import iam, jobs, locations, logs, models, nodes, operations, predict, versions, why
 from serving.cli.demo import demo
@@ -129,7 +129,7 @@ def build() -> typer.Typer:
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))
-    app.command()(with_flags(explain.explain))
+    app.command()(with_flags(predict.explain))
     app.command()(with_flags(nodes.nodes))
     app.command()(with_flags(why.why))
     app.command()(with_flags(logs.logs))

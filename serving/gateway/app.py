@@ -22,7 +22,7 @@ from autoscaler.pools.local_pool import LocalPool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
-from serving.errors import Internal, ServingError, Unavailable
+from serving.errors import Internal, ServingError, Unavailable, find_shortage
 from serving.gateway.access.access_control import AccessControl, require_permission
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
@@ -66,7 +66,6 @@ from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, r
 from serving.gateway.proxy.routing_table import RoutingTable
 from serving.gateway.request_adapter import RequestAdapterMiddleware
 from serving.gateway.request_context import with_request_id_header
-from serving.gateway.routes import build_routes
 from serving.gateway.state.records import Commit
 from serving.gateway.state.store import StateStore
 from serving.gateway.thread_pool import ThreadPool
@@ -74,10 +73,33 @@ from serving.http_headers import Message, Receive, Scope, Send
 from serving.names import check_project
 from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
 from serving.scratch_folders import sweep_scratch
-from serving.shortage import find_shortage
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.gateway.api.metadata_service import MetadataService
+from serving.gateway.api.unimplemented import build_refusal
+from serving.gateway.methods import PREDICTION_METHODS
+
+
+def build_routes(
+    endpoints: Mapping[str, Endpoint], wrap_endpoint: Callable[[ApiMethod, Endpoint], Endpoint]
+) -> list[Route]:
+    """A route for each path of each method, named by it; those without an endpoint are refused.
+
+    `around` puts what all requests go through around an endpoint. Predictions have no route: they take the
+    short way.
+    """
+    return [
+        Route(
+            path,
+            wrap_endpoint(method, endpoints.get(name) or build_refusal(name)),
+            methods=[method.verb],
+            name=name,
+        )
+        for name, method in METHODS.items()
+        if method not in PREDICTION_METHODS
+        for path in method.paths
+    ]
+
 
 logger = logging.getLogger(__name__)
 

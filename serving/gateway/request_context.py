@@ -5,9 +5,56 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import msgspec
 
 from serving.http_headers import Headers, Message, Scope, Send
 from serving.transport.request_head import REQUEST_ID, TRACEPARENT, RequestHead
+
+_CALLER_KEY = "pilotlight.caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: `user:ann@example.com`, `serviceAccount:…`, `allUsers` for one without a token.
+
+    "" while access control is off.
+    """
+
+    principal: str
+
+
+UNKNOWN_CALLER = Caller("")
+ANONYMOUS_CALLER = Caller("allUsers")
+
+
+def get_caller(scope: Scope) -> Caller:
+    """The caller of a request that was let in."""
+    caller: Caller = scope.get(_CALLER_KEY, UNKNOWN_CALLER)
+    return caller
+
+
+def set_caller(scope: Scope, caller: Caller) -> None:
+    """Keep the caller beside the request."""
+    scope[_CALLER_KEY] = caller
+
+
+class ChangeCause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call: its id in the audit log, the id of its request, and who made it.
+
+    `principal` is "" without access control.
+    """
+
+    call: str
+    request_id: str = ""
+    principal: str = ""
+
+
+# The cause of the changes that are made in this context; a call sets it for as long as it lasts.
+CURRENT_CAUSE: ContextVar[ChangeCause | None] = ContextVar("pilotlight_cause", default=None)
+
 
 REQUEST_ID_HEADER = REQUEST_ID
 

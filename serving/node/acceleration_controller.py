@@ -37,8 +37,13 @@ from serving.acceleration_record import (
     DamagedRecordError,
 )
 from serving.latency_histograms import NODE_COUNTS, as_cells
-from serving.node.batch_equivalence import check_batch_equivalence
-from serving.node.merging import BatchEquivalenceCheck, SubmitWork, finish_check, run_and_time
+from serving.node.batch_equivalence import (
+    BatchEquivalenceCheck,
+    SubmitWork,
+    check_batch_equivalence,
+    finish_check,
+    run_and_time,
+)
 from serving.node.request_marks import RequestMarks
 from serving.runtimes import LoadSpec, Runtime
 

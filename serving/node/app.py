@@ -18,27 +18,28 @@ from typing import Any
 
 from serving.acceleration.candidates import Predict
 from serving.config import PredictSettings
-from serving.errors import LoadFailed, ServingError, Unavailable, describe_exception
+from serving.errors import LoadFailed, ServingError, Unavailable, describe_exception, find_shortage
 from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema, pack_schema
 from serving.node.acceleration_controller import AccelerationController
 from serving.node.batch_equivalence import (
     BatchCheckSteps,
+    BatchEquivalenceCheck,
     BatchingDecision,
+    SubmitWork,
     check_batch_equivalence,
+    finish_check,
     warm_up_model,
     warm_up_model_briefly,
 )
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
-from serving.node.merging import BatchEquivalenceCheck, SubmitWork, finish_check
 from serving.node.predict import Predictor
 from serving.node.request_marks import CallMark, RequestMarks
 from serving.node.warmup.protocol_warmup import StubRuntime, make_http_examples, warm_up_predictor
 from serving.runtimes import LoadSpec, Runtime, load_model, model_check
 from serving.runtimes.schema_inference import infer_model_schema, read_examples
 from serving.runtimes.thread_limit import ThreadLimit
-from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.config import PredictSettings
 from serving.container_engine import ContainerRunConfig
-from serving.errors import ServingError, Unavailable
+from serving.errors import ResourceShortage, ServingError, Unavailable
 from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema, unpack_outline
 from serving.node.acceleration_controller import (
@@ -25,7 +25,6 @@ from serving.node.app import ReadyReport, ServingNode
 from serving.node.gateway_channel import GatewayChannelServer
 from serving.node.request_marks import RequestMarks, split_shared_memory
 from serving.runtimes import ExternalInterpreter, LoadSpec, ModelContainer
-from serving.shortage import ResourceShortage
 from serving.transport.event_loop import run_event_loop
 
 

@@ -21,8 +21,7 @@ from serving.http_headers import Headers, answer_too_large
 from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
-from serving.node.codecs import Codec, ServedModel
-from serving.node.codecs.readers import CodecCache
+from serving.node.codecs import Codec, CodecCache, ServedModel
 from serving.node.compute import AdaptiveExecutor, Servable
 from serving.node.request import NodeRequest
 from serving.node.request_marks import CallMark, RequestMarks, record_timing, server_timing_header

@@ -14,8 +14,8 @@ import os
 import socket
 from collections.abc import Callable
 
+from serving.errors import find_shortage
 from serving.http_headers import encode_error_response
-from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
 

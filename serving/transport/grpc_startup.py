@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serving.config import OFF, ServerSettings
-from serving.conversation import PredictionHandler
 from serving.errors import FailedPrecondition
 from serving.transport.cross_origin import UNENFORCED_POLICY, CrossOriginPolicy
 from serving.transport.http_server import max_connections_per_port
+from serving.transport.request import PredictionHandler
 from serving.transport.tls import CertificateFiles
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on

@@ -27,11 +27,11 @@ from serving.errors import (
     Unimplemented,
 )
 from serving.http_headers import BODY_LENGTH, encode_error_response
-from serving.tls_transport import TlsTransport
 from serving.transport.connection_limits import ConnectionLimiter
 from serving.transport.content_encoding import BodyDecompressor
 from serving.transport.request import HttpPredictionHandler, HttpRequest
 from serving.transport.request_head import RequestHead
+from serving.transport.tls import TlsTransport
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from random import Random
 
 import msgspec
-from serving.node.codecs.readers import CodecCache
 
 from serving.model_schema import ModelSchema
-from serving.node.codecs import ServedModel
+from serving.node.codecs import CodecCache, ServedModel
 from serving.node.warmup import grpc_warmup, protocol_warmup
 from serving.protocols import DEFAULT_METADATA, RequestMetadata
 from serving.runtimes import Runtime

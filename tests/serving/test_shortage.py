@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from serving.shortage import find_shortage
+from serving.errors import find_shortage
 
 
 @pytest.mark.parametrize(

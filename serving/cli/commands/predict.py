@@ -12,6 +12,29 @@ from serving.cli.flags import common_flags
 from serving.cli.flags.instance_flags import InstanceFlags
 
 
+def explain(
+    client: ApiClient,
+    output: CommandOutput,
+    model: common_flags.ModelOption,
+    *,
+    instances: InstanceFlags,
+    version: Annotated[
+        str | None, typer.Option(help="The version; the default one when left out.", show_default=False)
+    ] = None,
+) -> None:
+    """Get explanations of predictions, from a server that offers them.
+
+    Pilotlight offers none: its servers refuse with a message that says so. The command is here for scripts
+    that are written for gcloud.
+
+    Example: pilotlight explain --model flowers --json-instances instances.jsonl
+    """
+    name = (
+        client.resolve_model_name(model) if version is None else client.resolve_version_name(model, version)
+    )
+    output.show(client.predict(name, instances.read_body(), verb="explain"))
+
+
 def predict(
     client: ApiClient,
     output: CommandOutput,

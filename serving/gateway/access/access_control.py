@@ -18,12 +18,12 @@ from starlette.responses import Response
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import PermissionDenied, ServingError, Unauthenticated
 from serving.gateway.access import policy
-from serving.gateway.access.caller import ANONYMOUS_CALLER, Caller, set_caller
 from serving.gateway.access.policy import PoliciesByResource
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import TokenRecord, has_token_format, hash_token
 from serving.gateway.api.request_io import Endpoint
 from serving.gateway.methods import ApiMethod
+from serving.gateway.request_context import ANONYMOUS_CALLER, Caller, set_caller
 from serving.gateway.thread_pool import ThreadPool
 from serving.http_headers import Scope, find_header
 

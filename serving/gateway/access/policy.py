@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from serving.errors import InvalidArgument, field_error
-from serving.gateway.access.caller import ANONYMOUS_CALLER, Caller
 from serving.gateway.access.roles import PERMISSIONS, PUBLIC_ROLES, ROLES
 from serving.gateway.methods import SERVER
+from serving.gateway.request_context import ANONYMOUS_CALLER, Caller
 from serving.resources import Resource
 
 # Who has the state folder can always make a token of it; it owns everything, whatever policies say.

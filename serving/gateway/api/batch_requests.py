@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.conversation import PredictionHandler, PredictionRequest
 from serving.errors import DeadlineExceeded, Internal, ResourceExhausted, ServingError
 from serving.gateway.api.request_io import read_body
 from serving.http_headers import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Message, Receive, Scope, Send
@@ -27,7 +26,7 @@ from serving.protocols.multipart_batch import (
 )
 from serving.protocols.paths import detect_dialect
 from serving.transport.content_encoding import BodyDecompressor, decompress_body
-from serving.transport.request import CONTENT_TYPE
+from serving.transport.request import CONTENT_TYPE, PredictionHandler, PredictionRequest
 from serving.transport.request_head import RequestHead
 
 logger = logging.getLogger(__name__)
@@ -203,7 +202,7 @@ _CONNECTION_SCOPE_KEYS = ("type", "asgi", "http_version", "server", "client", "s
 
 
 class _BatchedPrediction:
-    """A prediction among the parts; see `serving.conversation.PredictionRequest`."""
+    """A prediction among the parts; see `serving.transport.request.PredictionRequest`."""
 
     __slots__ = (
         "body",

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl, predict_permission
-from serving.gateway.access.caller import Caller, get_caller
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import (
     json_response,
@@ -21,6 +20,7 @@ from serving.gateway.api.request_io import (
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_queue import JobQueue as Runner
+from serving.gateway.request_context import Caller, get_caller
 from serving.gateway.state.records import JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, resource_from_json

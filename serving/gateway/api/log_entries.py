@@ -18,12 +18,12 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.access.caller import get_caller
 from serving.gateway.api.request_io import json_response, read_resource
 from serving.gateway.catalog.jobs import job_name
 from serving.gateway.jobs.job_queue import JobQueue as Runner
 from serving.gateway.jobs.log_filter import SEVERITIES, JobLogLine, LogFilter
 from serving.gateway.proxy.rate_limits import ApiRateLimits
+from serving.gateway.request_context import get_caller
 from serving.gateway.state.records import CatalogState, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import check_project

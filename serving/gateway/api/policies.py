@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.access.caller import get_caller
 from serving.gateway.access.policy import Policy, check_permissions_exist, check_policy_version
 from serving.gateway.api.request_io import Endpoint, json_response, read_resource, resource_response
 from serving.gateway.catalog import Catalog, policies
 from serving.gateway.methods import METHODS
+from serving.gateway.request_context import get_caller
 from serving.resources import Resource, to_camel_case
 
 

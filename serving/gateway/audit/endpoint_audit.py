@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import RPC_CODES, ServingError
-from serving.gateway.access.caller import get_caller
 from serving.gateway.api.request_io import Endpoint, read_json
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.audit.log_entry import (
@@ -27,9 +26,8 @@ from serving.gateway.audit.log_entry import (
     status_from_error,
 )
 from serving.gateway.audit.log_entry import AuditedCall as Recorded
-from serving.gateway.cause import CURRENT_CAUSE, ChangeCause
 from serving.gateway.methods import Activity, ApiMethod
-from serving.gateway.request_context import ensure_request_id
+from serving.gateway.request_context import CURRENT_CAUSE, ChangeCause, ensure_request_id, get_caller
 from serving.http_headers import Headers, Scope, find_header
 from serving.protocols import RequestMetadata
 from serving.protocols.errors import GRPC_STATUS

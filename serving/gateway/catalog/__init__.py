@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from serving.errors import Unavailable
 from serving.gateway.catalog import policies
-from serving.gateway.cause import CURRENT_CAUSE
+from serving.gateway.request_context import CURRENT_CAUSE
 from serving.gateway.state.records import CatalogState, ChangeStamp, Commit, StateDraft
 from serving.gateway.state.store import StateStore
 

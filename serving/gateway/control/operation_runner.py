@@ -9,14 +9,13 @@ from typing import Any
 
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
-from serving.errors import Cancelled, Internal, ServingError
+from serving.errors import Cancelled, Internal, ServingError, find_shortage
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import operations as operation_rules
 from serving.gateway.catalog import versions as version_rules
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.state.records import OperationRecord, VersionRecord
 from serving.resources import Operation, Version
-from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
 

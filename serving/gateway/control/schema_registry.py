@@ -13,9 +13,9 @@ from autoscaler.supervision import Supervisor
 from serving.errors import FailedPrecondition, Internal
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
-from serving.gateway.patience import Deadline
 from serving.gateway.proxy.retry import translate_scaling_errors
 from serving.gateway.proxy.routing_table import RoutingTable
+from serving.gateway.proxy.timeouts import Deadline
 from serving.gateway.state.records import VersionRecord
 from serving.model_schema import ModelSchema, unpack_outline, unpack_schema
 from serving.resources import VersionState

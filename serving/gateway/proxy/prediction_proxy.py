@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import ServerSettings
-from serving.conversation import PredictionRequest
 from serving.errors import (
     Internal,
     InvalidArgument,
@@ -29,20 +28,26 @@ from serving.gateway.access.access_control import AccessControl
 from serving.gateway.audit.endpoint_audit import AuditedPrediction
 from serving.gateway.observability.observers import PredictionObservers
 from serving.gateway.observability.prediction_stats import RequestTiming
-from serving.gateway.patience import Deadline, client_gone_error, deadline_exceeded_error, drop_tracebacks
 from serving.gateway.proxy.node_client import NodeClient, NodeReply, ReceiveBudget
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.retry import RetryingSender
 from serving.gateway.proxy.route import PredictionRoute, parse_route
 from serving.gateway.proxy.routing_table import RouteTarget, RoutingTable
 from serving.gateway.proxy.server_timing import without_server_timing
-from serving.gateway.proxy.timeouts import TimeoutBucket, TimeoutQueue
+from serving.gateway.proxy.timeouts import (
+    Deadline,
+    TimeoutBucket,
+    TimeoutQueue,
+    client_gone_error,
+    deadline_exceeded_error,
+    drop_tracebacks,
+)
 from serving.gateway.request_context import identify_request, set_request_id
 from serving.http_headers import Scope, body_too_large
 from serving.protocols import DEFAULT_METADATA
 from serving.protocols.paths import parse_prediction_path, wrong_method_error
 from serving.transport.content_encoding import check_encoding
-from serving.transport.request import PREDICT_SUFFIX
+from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
 from serving.transport.request_head import REQUEST_ID, TIMEOUT, RequestHead
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on

@@ -23,13 +23,13 @@ from serving.errors import (
     ResourceExhausted,
     ServingError,
     Unavailable,
+    find_shortage,
 )
-from serving.gateway.patience import Deadline, client_gone_error
 from serving.gateway.proxy.node_client import ConnectError, NodeClient, NodeReply
 from serving.gateway.proxy.route import PredictionRoute
 from serving.gateway.proxy.routing_table import RouteTarget, RoutingTable
 from serving.gateway.proxy.server_timing import with_server_timing, without_server_timing
-from serving.shortage import find_shortage
+from serving.gateway.proxy.timeouts import Deadline, client_gone_error
 
 logger = logging.getLogger(__name__)
 

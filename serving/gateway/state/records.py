@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from serving.gateway.access.policy import Policy
-from serving.gateway.cause import ChangeCause
+from serving.gateway.request_context import ChangeCause
 from serving.gateway.state.persistent_map import PersistentMap
 from serving.gateway.state.record_indexes import JobIndex, OperationIndex
 from serving.gateway.state.sorted_index import SortedIndex

@@ -14,9 +14,8 @@ from serving.errors import InvalidInputs
 from serving.node.codecs import DecodedRequest, ServedModel
 from serving.node.codecs.tensor_mapping import batch_to_tensors, find_signature, tensors_to_batch
 from serving.runtimes import Runtime
-from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.instance_batch import Batch
-from serving.runtimes.prediction_methods import METHOD_PARAMETER, MultiMethodRuntime
+from serving.runtimes.prediction_methods import METHOD_PARAMETER, SIGNATURE_NAME, MultiMethodRuntime
 from serving.runtimes.schema_inference import PREDICTIONS
 
 Parameters = Mapping[str, Any]

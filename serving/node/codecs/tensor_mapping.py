@@ -17,11 +17,11 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
 from serving.node.codecs import ServedModel
 from serving.runtimes import ArrayFormat
-from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.datatypes import BYTES, datatype_of, dtype_of
 from serving.runtimes.input_conversion import to_regular_array
 from serving.runtimes.instance_batch import Batch, WholeTensors
 from serving.runtimes.json_codec import encode_lines
+from serving.runtimes.prediction_methods import SIGNATURE_NAME
 from serving.runtimes.schema_inference import COLUMN_PREFIX, INSTANCES, PREDICTIONS
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -29,8 +29,7 @@ from serving.node.codecs.tensor_mapping import (
 from serving.node.codecs.tensorproto import decode_tensors, encode_tensors
 from serving.node.codecs.zero_copy import extract_contents
 from serving.protocols.errors import render_error
-from serving.protocols.examples import serialize_examples
-from serving.protocols.protos import MessageDecodeError, load_message_class
+from serving.protocols.protos import MessageDecodeError, load_message_class, serialize_examples
 from serving.runtimes.instance_batch import Batch
 
 _T = TypeVar("_T")

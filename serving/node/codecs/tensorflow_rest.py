@@ -29,11 +29,11 @@ from serving.node.codecs.tensor_mapping import batch_to_tensors, find_signature,
 from serving.protocols import RequestMetadata
 from serving.protocols.errors import JSON_WITHOUT_CHARSET, render_error
 from serving.runtimes import ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
-from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.input_conversion import convert_instances, is_base64, to_tensor
 from serving.runtimes.instance_batch import Batch, WholeTensors
 from serving.runtimes.json_codec import locate_array
+from serving.runtimes.prediction_methods import SIGNATURE_NAME
 
 Fields = Mapping[str, Any]
 Body = bytes | bytearray

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.conversation import PredictionRequest
 from serving.errors import InvalidArgument, ServingError
 from serving.http_headers import Headers, body_too_large
 from serving.node.predict import Predictor
@@ -16,7 +15,7 @@ from serving.protocols.addresses import format_version
 from serving.protocols.paths import PredictionPath, parse_prediction_path, wrong_method_error
 from serving.protocols.request_metadata import parse_request_metadata
 from serving.transport.content_encoding import check_encoding
-from serving.transport.request import PREDICT_SUFFIX
+from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
 from serving.transport.request_head import TIMEOUT, WANTS_TIMING_HEADER, RequestHead
 
 _TRUE = b"1"

@@ -17,8 +17,8 @@ from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.predictor.program import install_old_joblib
 from serving.runtimes import LoadSpec, RowsFormat
-from serving.runtimes.arguments import check_arguments, list_arguments
 from serving.runtimes.instance_batch import Batch
+from serving.runtimes.prediction_methods import check_arguments, list_arguments
 from serving.runtimes.schema_inference import (
     INSTANCES,
     AnsweredExample,

@@ -33,7 +33,6 @@ from serving.runtimes import (
     feature_rows,
     pickle_loading,
 )
-from serving.runtimes.arguments import check_arguments
 from serving.runtimes.external.predictor_process import PredictorProcess
 from serving.runtimes.framework_detection import PICKLE_FILES, find_model_file
 from serving.runtimes.instance_batch import Batch
@@ -43,6 +42,7 @@ from serving.runtimes.prediction_methods import (
     METHOD_PARAMETER,
     PREDICT_METHOD,
     MethodSelection,
+    check_arguments,
     infer_method_outputs,
     select_methods,
 )

@@ -34,7 +34,6 @@ from serving.runtimes import (
     feature_rows,
     pickle_loading,
 )
-from serving.runtimes.arguments import check_arguments, list_arguments
 from serving.runtimes.finite_check import is_finite
 from serving.runtimes.framework_detection import find_model_file
 from serving.runtimes.input_conversion import describe_json_type
@@ -44,7 +43,9 @@ from serving.runtimes.prediction_methods import (
     CLASS_METHODS,
     PREDICT_METHOD,
     MethodSelection,
+    check_arguments,
     infer_method_outputs,
+    list_arguments,
     select_methods,
     to_prediction_rows,
 )

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.protocols.examples import serialize_examples
-from serving.protocols.protos import MessageDecodeError, load_message_class
+from serving.protocols.protos import MessageDecodeError, load_message_class, serialize_examples
 
 __all__ = [
     "WARMUP_FILE",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from serving.acceleration.xgboost import candidates, verification_rows
 from serving.errors import LoadFailed
-from serving.runtimes import feature_rows, ubjson
+from serving.runtimes import feature_rows
 from serving.runtimes.xgboost_runtime.legacy_binary import (
     INDEX_MASK,
     MAGIC,
@@ -31,6 +32,36 @@ from serving.runtimes.xgboost_runtime.legacy_binary import (
     MalformedModel,
     parse_model,
 )
+
+# XGBoost reads no other types in arrays of one type.
+_ARRAY_TYPES = {np.dtype(np.float32): b"d", np.dtype(np.int32): b"l", np.dtype(np.uint8): b"U"}
+
+
+def encode_ubjson(value: Any) -> bytes:
+    """A document of dicts, lists, texts, integers, floats (as float32) and arrays of one dimension."""
+    match value:
+        case dict():
+            members = (_encode_text(name) + encode_ubjson(member) for name, member in value.items())
+            return b"{" + b"".join(members) + b"}"
+        case list():
+            return b"[" + b"".join(map(encode_ubjson, value)) + b"]"
+        case str():
+            return b"S" + _encode_text(value)
+        case int():
+            return b"L" + struct.pack(">q", value)
+        case float():
+            return b"d" + struct.pack(">f", value)
+        case np.ndarray():
+            swapped = value.astype(value.dtype.newbyteorder(">"))
+            return b"[$" + _ARRAY_TYPES[value.dtype] + b"#" + encode_ubjson(value.size) + swapped.tobytes()
+        case _:
+            raise TypeError(f"UBJSON of XGBoost has no place for a {type(value).__name__}")
+
+
+def _encode_text(text: str) -> bytes:
+    data = text.encode()
+    return encode_ubjson(len(data)) + data
+
 
 _DEFAULT_LEFT = 2**31
 # A neighbouring float32 may be what is taken for another one by way of a logarithm.
@@ -56,9 +87,7 @@ def convert_to_ubjson(data: bytes, name: str) -> bytes:
     try:
         model = parse_model(data)
         _check_width(model)
-        converted = ubjson.encode_ubjson(
-            _build_document(model, _read_objective(model), _find_base_score(model))
-        )
+        converted = encode_ubjson(_build_document(model, _read_objective(model), _find_base_score(model)))
         booster = _load_booster(converted)
         if model.booster == "gblinear":
             compare_linear(model, booster)
@@ -204,7 +233,7 @@ def _start_margin(model: BinaryModel, objective: dict[str, Any], base_score: np.
     """What a model with this base score begins its sums with; NaN where XGBoost refuses the score."""
     bare = replace(model, booster="gbtree", trees=(_EMPTY_TREE,), groups=np.zeros(1, np.int32), parallel=1)
     try:
-        booster = _load_booster(ubjson.encode_ubjson(_build_document(bare, objective, base_score)))
+        booster = _load_booster(encode_ubjson(_build_document(bare, objective, base_score)))
         return float(_predict_margins(booster, np.zeros((1, model.features))).flat[0])
     except xgb.core.XGBoostError:
         return math.nan

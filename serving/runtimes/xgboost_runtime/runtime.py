@@ -37,7 +37,6 @@ from serving.runtimes import (
     feature_rows,
     pickle_loading,
 )
-from serving.runtimes.arguments import check_arguments, list_arguments
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.finite_check import is_finite
 from serving.runtimes.framework_detection import PICKLE_FILES, find_model_file, read_first_class
@@ -47,7 +46,9 @@ from serving.runtimes.pickle_loading import root_package
 from serving.runtimes.prediction_methods import (
     PREDICT_METHOD,
     MethodSelection,
+    check_arguments,
     infer_method_outputs,
+    list_arguments,
     select_methods,
 )
 from serving.runtimes.schema_inference import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import urllib.parse
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
 
 from serving.errors import InvalidArgument, ServingError
 from serving.http_headers import BODY_LENGTH, Headers, Scope
-from serving.protocols import Reply
+from serving.protocols import Dialect, Reply
 from serving.protocols.errors import GRPC_STATUS, render_error
 from serving.protocols.model_spec import ModelSpec, parse_model_spec
 from serving.protocols.paths import PredictionPath
@@ -69,7 +69,7 @@ class GrpcRequestHead(RequestHead):
 
 
 class GrpcCall:
-    """One call whose message is there, and its answer; see `serving.conversation.PredictionRequest`.
+    """One call whose message is there, and its answer; see `serving.transport.request.PredictionRequest`.
 
     `body` is empty where no message came; `peer` is gRPC's name of who asks.
     """
@@ -194,3 +194,21 @@ def build_scope(head: RequestHead, client: tuple[str, int] | None) -> Scope:
         "client": client,
         BODY_LENGTH: head.length,
     }
+
+
+T = TypeVar("T")
+
+# Reads the next message of a call by its context, None if there is none. Raises ServingError.
+MessageReader = Callable[[Any], Awaitable[bytes | None]]
+
+
+def with_error_replies(answer: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T | bytes]]:
+    """A handler that answers calls by their context, and with the errors which that raises."""
+
+    async def handle_call(_: Any, context: Any) -> T | bytes:
+        try:
+            return await answer(context)
+        except ServingError as error:
+            return await finish_call(context, render_error(error, Dialect.INFERENCE_GRPC))
+
+    return handle_call

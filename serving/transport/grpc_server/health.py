@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from serving.errors import InvalidArgument, NotFound, Unavailable
-from serving.transport.grpc_server.streams import MessageReader, with_error_replies
+from serving.transport.grpc_server.call import MessageReader, with_error_replies
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 _RESPONSE = health_pb2.HealthCheckResponse

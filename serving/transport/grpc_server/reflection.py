@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.reflection import aio
 
 from serving.errors import InvalidArgument, Unavailable
 from serving.protocols.protos import load_descriptor_pool
-from serving.transport.grpc_server.streams import MessageReader, with_error_replies
+from serving.transport.grpc_server.call import MessageReader, with_error_replies
 
 REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 # Bytes of a question: it names a file or a symbol, and is repeated in its answer.

@@ -14,7 +14,6 @@ import grpc
 from grpc import aio
 
 from serving.config import ServerSettings
-from serving.conversation import PredictionHandler
 from serving.errors import Internal, ServingError, Unavailable, Unimplemented
 from serving.protocols import Dialect, Reply
 from serving.protocols.errors import render_error
@@ -27,6 +26,7 @@ from serving.transport.grpc_server.incoming_messages import IncomingMessages
 from serving.transport.grpc_server.reflection import ReflectionService
 from serving.transport.grpc_server.rpc_methods import RPC_METHODS, SERVICES, RpcMethod
 from serving.transport.grpc_server.unsent_replies import UnsentReplies, shut_down_connections
+from serving.transport.request import PredictionHandler
 from serving.transport.tls import CertificateFiles
 
 logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,12 +139,8 @@ def test_what_is_committed_is_loaded_by_the_next(store: SqliteStore, file: Path)
     reopened.close()
 
     (_, model), (_, version), (_, operation), (_, job) = records
-    assert state == CatalogState(
-        {MODEL: model},
-        {VERSION: version},
-        {operation.name: operation},
-        {job.name: job},  # type: ignore[dict-item]
-    )
+    expected: Any = ({MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job})
+    assert state == CatalogState(*expected)
 
 
 def test_a_commit_replaces_and_removes(store: SqliteStore) -> None:

@@ -1,12 +1,17 @@
-"""serving.node.merging"""
+"""serving.node.batch_equivalence"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from serving.node.batch_equivalence import BatchCheckSteps, BatchingDecision
-from serving.node.merging import BatchEquivalenceCheck, finish_check, run_and_time
+from serving.node.batch_equivalence import (
+    BatchCheckSteps,
+    BatchEquivalenceCheck,
+    BatchingDecision,
+    finish_check,
+    run_and_time,
+)
 
 YES = BatchingDecision(True, "tried")
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from serving.node.codecs.readers import CODEC_MODULES
 
 from serving import acceleration_record
 from serving.config import FRAMEWORK_ENVIRONMENT
 from serving.gateway.control import pilot_specs
 from serving.gateway.control.pilot_specs import framework_pilot_spec
+from serving.node.codecs import CODEC_MODULES
 from serving.protocols import Dialect
 from tests.end_to_end.models import data
 

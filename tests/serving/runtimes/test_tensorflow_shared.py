@@ -10,10 +10,9 @@ import numpy as np
 import orjson
 import pytest
 from numpy.typing import NDArray
-from serving.node.codecs.readers import CodecCache
 
 from serving.errors import InvalidInputs, LoadFailed
-from serving.node.codecs import RequestMetadata, ServedModel
+from serving.node.codecs import CodecCache, RequestMetadata, ServedModel
 from serving.protocols import Dialect
 from serving.protocols.protos import load_message_class
 from serving.runtimes import LoadSpec

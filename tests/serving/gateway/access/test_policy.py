@@ -11,10 +11,10 @@ import pytest
 
 from serving.errors import Unauthenticated
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.access.caller import ANONYMOUS_CALLER
 from serving.gateway.access.policy import Binding, Policy, is_allowed
 from serving.gateway.access.roles import PUBLIC_ROLES
 from serving.gateway.access.token_store import TokenStore
+from serving.gateway.request_context import ANONYMOUS_CALLER
 
 PREDICT = "ml.versions.predict"
 

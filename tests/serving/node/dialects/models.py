@@ -10,10 +10,10 @@ import numpy as np
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
 from serving.node.codecs import ServedModel
 from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
-from serving.runtimes.arguments import check_arguments
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.json_codec import InstancesDecoder
+from serving.runtimes.prediction_methods import check_arguments
 
 
 class Told:

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from serving.node.codecs.readers import CodecCache
 
 from serving.errors import InvalidInputs
-from serving.node.codecs import Codec, ServedModel, readers
+from serving.node.codecs import Codec, CodecCache, ServedModel, readers
 from serving.protocols import Dialect, RequestMetadata
 from tests.serving.node.dialects import models
 
@@ -29,7 +28,7 @@ def test_a_call_that_cannot_be_is_refused_in_its_protocols_words(monkeypatch: py
         raise InvalidInputs("No such verb.")
 
     monkeypatch.setattr("serving.node.codecs.tensorflow_rest.reader", reader)
-    made = readers.CodecCache(models.booster()).get_or_create(RequestMetadata(Dialect.TENSORFLOW))
+    made = codecs.CodecCache(models.booster()).get_or_create(RequestMetadata(Dialect.TENSORFLOW))
 
     with pytest.raises(InvalidInputs) as raised:
         made.decode_request(b"")

@@ -52,8 +52,8 @@ def model(real: Any, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
 
     folder = tmp_path_factory.mktemp("model")
     save(real.tf, folder)
-    runtime = runtime.load_model(LoadSpec(folder))
-    return ServedModel(runtime, runtime.infer_schema(), InstancesDecoder())
+    loaded = runtime.load_model(LoadSpec(folder))
+    return ServedModel(loaded, loaded.infer_schema(), InstancesDecoder())
 
 
 def save(tf: Any, folder: Path) -> None:

@@ -6,11 +6,10 @@ import numpy as np
 import orjson
 import pytest
 from numpy.typing import NDArray
-from serving.node.codecs.readers import CodecCache
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
-from serving.node.codecs import ServedModel
+from serving.node.codecs import CodecCache, ServedModel
 from serving.node.codecs.tensor_mapping import batch_to_tensors, find_signature, tensors_to_batch
 from serving.protocols import Dialect, RequestMetadata
 from serving.protocols.protos import load_message_class

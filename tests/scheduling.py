@@ -24,7 +24,7 @@ _FIRST = (
     "tests/batch/",
     "tests/loadtests/",
     "tests/fuzz/",
-    "tests/serving/test_connection.py",
+    "tests/serving/transport/test_http_connection.py",
     "tests/serving/test_handshakes.py",
 )
 

@@ -21,7 +21,7 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 
 from tests.server import Server, running_server
-from tests.serving.test_packages import sdist
+from tests.serving.artifacts.test_packages import sdist
 
 PROJECT = "projects/samples"
 ROWS = [[6.7, 3.1, 4.7, 1.5], [4.6, 3.1, 1.5, 0.2]]

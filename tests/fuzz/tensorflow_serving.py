@@ -17,7 +17,7 @@ from serving.runtimes.instance_batch import WholeTensors
 from serving.runtimes.json_codec import InstancesDecoder
 from tests.fuzz import making
 from tests.fuzz.judging import refused, same
-from tests.serving.node.dialects import models
+from tests.serving.node.codecs import models
 
 _ROWS = TensorSpec("x", "FP32", (-1, 4))
 _INTEGERS = TensorSpec("x", "INT8", (-1, -1))

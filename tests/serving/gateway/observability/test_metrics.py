@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.errors import NodeError, QueueFullError, TooLateError
+from autoscaler.pools import NodeState
+from autoscaler.pools.pilot_manager import PilotState
+from serving.gateway.observability import metrics
+from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS
+from serving.gateway.observability.request_log import LogCounts
+from serving.latency_histograms import NODE_PHASES, LatencyHistograms, as_cells
+from serving.logs.journal.file_format import LogKind
+from serving.logs.journal.position import JournalCounts
+from serving.resources import JobState
+from tests.serving.gateway.world import World, run
+
+PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
+V1 = {"project": "p", "model": "m", "version": "v1"}
+
+Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+async def scrape(world: World) -> Scrape:
+    """All samples by name and labels, as Prometheus would read them."""
+    found: Scrape = {}
+    for family in text_string_to_metric_families((await world.metrics.render_text()).decode()):
+        for sample in family.samples:
+            series = found.setdefault(sample.name, {})
+            assert key(**sample.labels) not in series
+            series[key(**sample.labels)] = sample.value
+    return found
+
+
+def key(**labels: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
+def test_the_page_has_every_metric() -> None:
+    """In the order, with the type, the labels and the words of /metrics."""
+    row = re.compile(r"^\| `(pilotlight_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", re.MULTILINE)
+    told = [(name, kind, labels, text) for name, kind, labels, text in row.findall(PAGE.read_text())]
+
+    assert told == [
+        (family.name, family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
+        for family in METRIC_DEFINITIONS
+    ]
+
+
+def test_every_metric_asked_for_on_the_page_is_there() -> None:
+    """The queries name no other."""
+    named = set(re.findall(r"pilotlight_\w+", PAGE.read_text()))
+
+    assert {name.removesuffix("_bucket").removesuffix("_sum") for name in named} == {
+        family.name for family in METRIC_DEFINITIONS
+    }
+
+
+def test_a_scrape_is_what_the_table_says() -> None:
+    """Names, types, labels and help of each family, once all of them have values."""
+
+    async def main(world: World) -> None:
+        spec = world.add("m/v1")
+        await world.ask(spec)
+        await world.ask(spec)  # too many wait
+        world.pool.ready(world.pool.nodes("m/v1")[0])
+        world.add_job("j", JobState.SUCCEEDED, 5, 1)
+        world.answered("m/v1")
+        world.tallies.get_or_create("m/v1").count_refusal(429, "version_concurrency")
+        world.tallies.api_calls["projects.models.list", 200] += 1
+        world.spans = {"sent": 1, "failed": 0, "dropped": 2}
+        world.audit = {"written": 3, "waiting": 1, "dropped": 0}
+        world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
+        families = {
+            family.name + ("_total" if family.type == "counter" else ""): family
+            for family in text_string_to_metric_families((await world.metrics.render_text()).decode())
+        }
+
+        assert families.keys() == {family.name for family in METRIC_DEFINITIONS}
+        for family in METRIC_DEFINITIONS:
+            found = families[family.name]
+            assert (found.type, found.documentation) == (family.kind, family.help)
+            for sample in found.samples:
+                assert set(sample.labels) - {"le"} == set(family.labels), family.name
+
+    run(main)
+
+
+def test_jobs_and_what_came_of_their_records() -> None:
+    """Every state of a project that has jobs is told; counts are those of jobs that have ended."""
+
+    async def main(world: World) -> None:
+        assert not (await scrape(world)).get("pilotlight_jobs")
+        world.add_job("a", JobState.SUCCEEDED, 5, 1)
+        world.add_job("b", JobState.FAILED, 2, 7)
+        world.add_job("c", JobState.RUNNING, 100, 100)
+        found = await scrape(world)
+
+        states = {dict(labels)["state"]: value for labels, value in found["pilotlight_jobs"].items()}
+        assert states.keys() == {state.value for state in JobState}
+        assert {state: value for state, value in states.items() if value} == {
+            "SUCCEEDED": 1, "FAILED": 1, "RUNNING": 1
+        }  # fmt: skip
+        assert found["pilotlight_job_records_total"] == {
+            key(project="p", result="predicted"): 7,
+            key(project="p", result="refused"): 8,
+        }
+
+    run(main)
+
+
+def test_nodes_and_requests_as_they_are_at_the_scrape() -> None:
+    """Ready and starting nodes, what runs and what waits, and what it costs."""
+
+    async def main(world: World) -> None:
+        spec = world.add("m/v1")
+        await world.ask(spec)
+        world.pool.ready(world.pool.nodes("m/v1")[0])
+        await world.ask(spec)
+        world.pool.start("m/v1")
+        before = await scrape(world)
+        after = await scrape(world)
+
+        assert before["pilotlight_nodes_desired"] == {key(**V1): 1}
+        assert before["pilotlight_nodes"] == {
+            key(**V1, state="ready"): 1,
+            key(**V1, state="starting"): 1,
+            key(**V1, state="draining"): 0,
+        }
+        assert before["pilotlight_requests_running"] == {key(**V1): 1}
+        assert before["pilotlight_requests_queued"] == {key(**V1): 1}
+        assert before["pilotlight_wakeups_total"] == {
+            key(**V1, result="ready"): 1,
+            key(**V1, result="failed"): 0,
+        }
+        memory = before["pilotlight_node_memory_bytes"]
+        assert memory[key(**V1, kind="proportional")] >= memory[key(**V1, kind="private")] > 1 << 20
+        for counter in ("pilotlight_node_seconds_total", "pilotlight_request_seconds_total"):
+            assert 0 < before[counter][key(**V1)] < after[counter][key(**V1)]
+
+    run(main)
+
+
+def test_starts_are_told_by_phase() -> None:
+    """Loading and warming as the node reports them, the rest is the start of its process."""
+
+    async def main(world: World) -> None:
+        world.add("m/v1")
+        world.pool.ready(world.pool.start("m/v1"), load=0.3, warm=0.15, total=0.5)
+        await scrape(world)
+        world.pool.ready(world.pool.start("m/v1"), load=0.3, warm=0.15, total=0.5)
+        world.pool.forked = False
+        world.pool.ready(world.pool.start("m/v1"), load=1.0, warm=1.0, total=3.0)
+        told = await scrape(world)
+
+        sums = told["pilotlight_cold_start_seconds_sum"]
+        for phase, forked, cold in (("start", 0.1, 1), ("load", 0.6, 1), ("warm", 0.3, 1), ("total", 1, 3)):
+            assert sums[key(**V1, phase=phase, how="forked")] == pytest.approx(forked)
+            assert sums[key(**V1, phase=phase, how="cold")] == pytest.approx(cold)
+        buckets = told["pilotlight_cold_start_seconds_bucket"]
+        assert buckets[key(**V1, phase="total", how="forked", le="0.2")] == 0
+        assert buckets[key(**V1, phase="total", how="forked", le="0.5")] == 2
+        assert buckets[key(**V1, phase="total", how="cold", le="+Inf")] == 1
+
+    run(main)
+
+
+def test_predictions_by_status_and_phase() -> None:
+    """As the gateway saw them, and the node."""
+
+    async def main(world: World) -> None:
+        world.add("m/v1")
+        node = world.pool.start("m/v1")
+        infer = LatencyHistograms(len(NODE_PHASES), as_cells(node.counters))
+        world.answered("m/v1")
+        world.answered("m/v1", 500)
+        infer.record(NODE_PHASES.index("infer"), 0.000_07)
+        world.tallies.get_or_create("m/v1").count_refusal(429, "version_concurrency")
+        for _ in range(2):
+            told = await scrape(world)
+
+            assert told["pilotlight_predictions_total"] == {
+                key(**V1, code=code): 1 for code in ("200", "429", "500")
+            }
+            assert told["pilotlight_limited_predictions_total"] == {
+                key(**V1, setting="version_concurrency"): 1
+            }
+            assert told["pilotlight_prediction_request_bytes_total"] == {key(**V1): 20}
+            assert told["pilotlight_prediction_response_bytes_total"] == {key(**V1): 40}
+            counts = told["pilotlight_prediction_phase_seconds_count"]
+            assert counts == {
+                key(**V1, phase="total"): 2, key(**V1, phase="gateway"): 2, key(**V1, phase="infer"): 1
+            }  # fmt: skip
+            buckets = told["pilotlight_prediction_phase_seconds_bucket"]
+            assert buckets[key(**V1, phase="infer", le="5e-05")] == 0
+            assert buckets[key(**V1, phase="infer", le="0.0001")] == 1
+            assert buckets[key(**V1, phase="infer", le="+Inf")] == 1
+            if node.state is not NodeState.GONE:
+                world.pool.end(node)
+
+    run(main)
+
+
+def test_logs_are_told_as_they_were_while_the_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape goes on without them, and asks only once."""
+    monkeypatch.setattr(metrics, "_LOGS_WITHIN", 0.02)
+    there = {"kind": "requests", "destination": "gs://bucket/logs"}
+
+    async def main(world: World) -> None:
+        world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
+        assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
+        world.disk.clear()
+        world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 8, 0, 1))]
+        tasks = len(asyncio.all_tasks())
+        for _ in range(3):
+            assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
+        assert len(asyncio.all_tasks()) == tasks + 1
+        world.disk.set()
+        told = await scrape(world)
+
+        assert told["pilotlight_log_records_waiting"] == {key(**there): 0}
+        assert told["pilotlight_log_records_total"] == {
+            key(**there, result=result): count
+            for result, count in (("sampled", 9), ("sent", 8), ("dropped", 1))
+        }
+
+    run(main)
+
+
+def test_refused_requests_are_counted_by_reason() -> None:
+    """Each time, and for the autoscaler's story too."""
+
+    async def main(world: World) -> None:
+        spec = world.add("m/v1")
+        await world.ask(spec)
+        refused = [await world.ask(spec), await world.ask(spec)]
+        world.autoscaler.versions["m/v1"].starts.append((True, 5.0))
+        hasty = await world.ask(world.add("m/v2"), seconds=60)
+        world.autoscaler.versions["m/v2"].starts.append((True, 5.0))
+        hasty.cancel()
+        late = await world.ask(world.add("m/v2"), seconds=1)
+        told = (await scrape(world))["pilotlight_refused_requests_total"]
+
+        assert [type(task.exception()) for task in refused] == [QueueFullError, QueueFullError]
+        assert isinstance(late.exception(), TooLateError)
+        assert told == {
+            key(**V1, reason="queue_full"): 2,
+            key(**{**V1, "version": "v2"}, reason="too_late"): 1,
+        }
+        assert [one.count for one in world.autoscaler.versions["m/v1"].refusals] == [2]
+
+    run(main)
+
+
+def test_every_refusal_has_a_name() -> None:
+    """Of all that can go wrong between a request and a node."""
+    assert set(metrics._REFUSALS) == set(NodeError.__subclasses__())
+
+
+def test_versions_that_are_gone_are_told_no_more() -> None:
+    """Neither what they are nor what was counted of them; a new one of that name begins anew."""
+
+    async def main(world: World) -> None:
+        spec = world.add("m/v1")
+        world.add("m/v2")
+        for version in ("m/v1", "m/v2"):
+            world.pool.end(world.pool.ready(world.pool.start(version)))
+        await world.ask(spec)
+        await world.ask(spec)
+        world.answered("m/v1")
+        world.remove("m/v1")
+        told = await scrape(world)
+
+        versions = {dict(labels).get("version") for series in told.values() for labels in series}
+        assert versions == {"v2", None}
+        assert "pilotlight_refused_requests_total" not in told
+        world.add("m/v1")
+        again = await scrape(world)
+        assert all(dict(labels)["version"] == "v2" for labels in again["pilotlight_cold_start_seconds_count"])
+
+    run(main)
+
+
+def test_pilots() -> None:
+    """Whether they are lit, and their memory."""
+
+    async def main(world: World) -> None:
+        told = await scrape(world)
+        assert told["pilotlight_pilot_lit"] == {key(pilot="tabular"): 1}
+        assert told["pilotlight_pilot_memory_bytes"][key(pilot="tabular", kind="private")] > 1 << 20
+
+        for state in (PilotState.STARTING, PilotState.FAILED, PilotState.STOPPED):
+            world.pool.lit = [replace(world.pool.lit[0], state=state, pid=None)]
+            told = await scrape(world)
+            assert told["pilotlight_pilot_lit"] == {key(pilot="tabular"): 0}
+            assert "pilotlight_pilot_memory_bytes" not in told
+
+    run(main)
+
+
+def test_sleeping_versions_are_cheap() -> None:
+    """Four series for each that was never used; what is long past is not put into words again."""
+
+    async def main(world: World) -> None:
+        for number in range(200):
+            world.add(f"m/v{number}")
+        told = await scrape(world)
+        assert sum(len(series) for name, series in told.items() if "pilot_" not in name) == 4 * 200
+
+        for number in range(200):
+            world.pool.end(world.pool.ready(world.pool.start(f"m/v{number}")))
+            world.answered(f"m/v{number}")
+        first = await _seconds(world)
+        later = [await _seconds(world) for _ in range(5)]
+        assert len((await scrape(world))["pilotlight_cold_start_seconds_count"]) == 4 * 200
+        assert median(later) < first / 2
+
+    run(main)
+
+
+async def _seconds(world: World) -> float:
+    start = time.process_time()
+    await world.metrics.render_text()
+    return time.process_time() - start

@@ -1,0 +1,196 @@
+"""serving.node.acceleration_controller"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving import acceleration_record
+from serving.acceleration.activation import store_record
+from serving.acceleration.verification import verify_candidates
+from serving.acceleration_record import AccelerationKey
+from serving.node import acceleration_controller as module
+from serving.node.acceleration_controller import (
+    AccelerationController,
+    RecordLocation,
+    cached_record_location,
+)
+from serving.runtimes import LoadSpec
+from tests.serving.acceleration.models import GOOD, Fake, offer, quick
+
+KEY = AccelerationKey("digest", "libraries", "processor")
+SOURCE = LoadSpec(Path(), "SCIKIT_LEARN")
+ROWS = np.ones((2, 3))
+
+
+def here(work: Callable[[], None]) -> None:
+    work()
+
+
+def studied(folder: Path) -> RecordLocation:
+    """A verdict by which GOOD serves."""
+    store_record(folder, KEY, verify_candidates(Fake([GOOD]), budget=0.0), 0.1)
+    return RecordLocation(str(folder), KEY)
+
+
+def mounted(place: RecordLocation, runtime: Any, counts: list[int] | None = None) -> AccelerationController:
+    acceleration = AccelerationController(SOURCE, lambda: place, counts)
+    acceleration.activate(runtime)
+    return acceleration
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons rest no longer than they must."""
+    for name in ("_FIRST", "_AFTER", "_REST"):
+        monkeypatch.setattr(module, name, 0.0)
+
+
+def test_a_fitting_verdict_is_taken_up(tmp_path: Path) -> None:
+    runtime = Fake([GOOD])
+    acceleration = mounted(studied(tmp_path), runtime)
+
+    assert runtime.faster is not None
+    assert acceleration.collect_stats() == {"way": "by good", "compared": 0, "different": 0}
+
+
+def test_a_verdict_for_other_libraries_is_not(tmp_path: Path) -> None:
+    runtime = Fake([GOOD])
+    place = RecordLocation(studied(tmp_path).folder, AccelerationKey("digest", "others", "processor"))
+
+    assert mounted(place, runtime).collect_stats()["way"] == "the plain way"
+    assert runtime.faster is None
+
+
+@pytest.mark.parametrize("runtime", [object(), Fake([])])
+def test_no_place_is_looked_for_where_there_are_no_offers(runtime: Any) -> None:
+    def find() -> RecordLocation:
+        raise AssertionError
+
+    assert AccelerationController(SOURCE, find).activate(runtime) is None
+
+
+def test_without_a_place_the_plain_path_serves() -> None:
+    def find() -> RecordLocation:
+        raise PermissionError("no entry")
+
+    assert AccelerationController(SOURCE, find).activate(Fake([GOOD])) is None
+
+
+async def _ask(runtime: Fake, until: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not until():
+            runtime.predict(ROWS)
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_calls_are_compared_one_after_the_other(tmp_path: Path) -> None:
+    runtime, counts = Fake([GOOD]), [0, 0]
+    acceleration = mounted(studied(tmp_path), runtime, counts)
+
+    async def main() -> None:
+        await acceleration.verify_and_monitor(here, is_batching=True)
+        await _ask(runtime, lambda: counts[0] >= 3)
+
+    asyncio.run(main())
+
+    assert counts[1] == 0
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_difference_is_counted_written_down_and_the_end(tmp_path: Path) -> None:
+    wrong = offer(GOOD.name, lambda rows: quick(rows) + 1)
+    runtime, counts = Fake([wrong]), [0, 0]
+    place = studied(tmp_path)
+    acceleration = mounted(place, runtime, counts)
+
+    async def main() -> None:
+        await acceleration.verify_and_monitor(here, is_batching=True)
+        await _ask(runtime, lambda: counts[1] > 0)
+
+    asyncio.run(main())
+    verdict = acceleration_record.read_record(tmp_path)
+
+    assert np.asarray(runtime.predict(ROWS)).tolist() == quick(ROWS).tolist()
+    assert counts == [1, 1]
+    assert verdict is not None
+    assert "differs in some bit" in verdict.withdrawn
+    again = Fake([wrong])
+    assert "differs in some bit" in str(mounted(place, again).collect_stats()["way"])
+    assert again.faster is None
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_another_node_found_counts_too(tmp_path: Path) -> None:
+    """At the next comparison, and not as a difference of its own."""
+    runtime, counts = Fake([GOOD]), [0, 0]
+    acceleration = mounted(studied(tmp_path), runtime, counts)
+    acceleration_record.withdraw_acceleration(tmp_path, "another node's row 7")
+
+    async def main() -> None:
+        await acceleration.verify_and_monitor(here, is_batching=True)
+        await _ask(runtime, lambda: acceleration.collect_stats()["way"] != "by good")
+
+    asyncio.run(main())
+
+    assert counts == [0, 0]
+
+
+def differs_from_seven_rows_on(rows: Any) -> Any:
+    return quick(rows) + (1.0 if len(rows) == 7 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "merging", "told"),
+    [
+        (quick, True, "by good"),
+        (differs_from_seven_rows_on, True, "the plain way"),
+        (differs_from_seven_rows_on, False, "by good"),
+    ],
+)
+def test_what_a_study_in_the_background_finds_serves_if_requests_can_share_its_calls(
+    way: Callable[[Any], Any], merging: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they share calls already. Until that is known the plain path serves."""
+    place = RecordLocation(str(tmp_path), KEY)
+
+    async def study_at_once(self: AccelerationController, place: RecordLocation) -> None:
+        studied(tmp_path)
+
+    monkeypatch.setattr(AccelerationController, "_study_in_background", study_at_once)
+    runtime = Fake([offer(GOOD.name, way)], exact=False)
+    acceleration = mounted(place, runtime)
+    ways: list[bool] = []
+
+    def watched(work: Callable[[], None]) -> None:
+        work()
+        ways.append(runtime.faster is not None)
+
+    asyncio.run(acceleration.verify_and_monitor(watched, is_batching=merging))
+
+    assert acceleration.collect_stats()["way"] == told
+    assert (runtime.faster is not None) == (told == "by good")
+    assert not any(ways[:-1])
+
+
+def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One folder for each model with its libraries and processor."""
+    monkeypatch.setattr(module, "_KEPT", 2)
+    cache = tmp_path / "cache"
+    for name in ("a", "b", "c", "d"):
+        model_dir = tmp_path / name
+        model_dir.mkdir()
+        (model_dir / "model.pkl").write_text(name)
+        place = cached_record_location(cache, model_dir)
+        assert place == cached_record_location(cache, model_dir)
+        acceleration_record.write_record(
+            Path(place.folder), acceleration_record.AccelerationRecord(key=place.key)
+        )
+
+    assert len(list((cache / "acceleration").iterdir())) == 3

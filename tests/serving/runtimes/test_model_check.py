@@ -61,14 +61,14 @@ def refused_by_estimator(package: str) -> PredictionTrial:
         (refused_by_estimator("sklearn"), True),
         (refused_by_estimator(""), False),
         (refused("AttributeError", "'str' object has no attribute 'transform'"), True),
-        (refused("AttributeError", "'str' object has no attribute 'get'", is_blamed=True), False),
+        (refused("AttributeError", "'str' object has no attribute 'get'", is_input_fault=True), False),
         (refused("AttributeError", "'float' object has no attribute 'lower'"), False),
-        (refused("AttributeError", "'float' object has no attribute 'lower'", numbers=True), True),
+        (refused("AttributeError", "'float' object has no attribute 'lower'", is_numeric=True), True),
         (refused("NotFittedError", "idf vector is not fitted"), True),
         (refused("ImportError", "No module named 'pandas'"), True),
         (refused("TypeError", "'<' not supported"), False),
-        (refused("TypeError", "expected an int", numbers=True), True),
-        (refused("ValueError", "Found unknown categories [0.0] in column 0", numbers=True), False),
+        (refused("TypeError", "expected an int", is_numeric=True), True),
+        (refused("ValueError", "Found unknown categories [0.0] in column 0", is_numeric=True), False),
         (refused("ValueError", "Buffer dtype mismatch, expected 'int' but got 'long'"), True),
         (refused("FailedPreconditionError", "Could not find variable dense/kernel."), True),
         (refused("InvalidArgumentError", "indices[0] = 7 is not in [0, 5)"), False),
@@ -83,7 +83,7 @@ def test_who_raised_what_tells_a_broken_model_from_a_bad_instance(
 
 
 BROKEN = refused("NotFittedError", "not fitted")
-PICKY = refused("ValueError", "unknown category", is_blamed=True)
+PICKY = refused("ValueError", "unknown category", is_input_fault=True)
 
 
 def test_a_model_fails_only_if_it_is_broken_and_answers_nothing() -> None:

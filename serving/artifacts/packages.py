@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -431,10 +432,17 @@ def _find_warnings(target: Path) -> Iterator[str]:
     if not any(file.suffix in {".py", ".pyc", ".so"} for file in target.rglob("*")):
         yield "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts."
     for module in pkgutil.iter_modules(map(str, search_path(target))):
-        spec = None if module.name in _SERVER_MODULES else find_spec(module.name)
+        spec = None if module.name in _SERVER_MODULES else _find_server_module(module.name)
         # A folder without __init__.py has no loader, and hides nothing.
         if spec and spec.loader:
             yield (
                 f"The server has a module {module.name} of its own ({spec.origin}), which is found first. "
                 "Rename the one in the packages if the model needs it."
             )
+
+
+def _find_server_module(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except ValueError:  # A loaded module of that name has no __spec__.
+        return None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -244,6 +245,16 @@ def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
         "The server has a module json of its own",
         "The server has a module numpy of its own",
     ]
+
+
+def test_a_loaded_module_without_spec_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mine", ModuleType("mine"))
+
+    warnings = install_packages(
+        [wheel(tmp_path, "user", "1.0", {"mine.py": ""})], tmp_path / "target"
+    ).warnings
+
+    assert warnings == ()
 
 
 def test_a_package_without_modules_is_a_warning(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Who may import whom; see "The house on one page" in docs/architecture.md."""
+"""Who may import whom; see "Who may import whom" in docs/architecture.md."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -60,37 +61,298 @@ def within(module: str, *packages: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-# What modules (those below the first, except those below the second) must not import.
-TENSORFLOW = tuple(name for name in TREES if name.startswith("serving.runtimes.tensorflow_runtime.runtime"))
-XGBOOST = tuple(name for name in TREES if name.startswith("serving.runtimes.xgboost_runtime.runtime"))
-SKLEARN = (
-    *(name for name in TREES if name.startswith("serving.runtimes.sklearn_runtime.runtime")),
-    "serving.acceleration.sklearn.candidates",
-    *XGBOOST,
+# ---- rooms
+
+# Every room, and the rooms that it may import. All may import the vocabulary: the modules that stand loose in
+# serving/. A room is a folder; a folder below it that is not named here belongs to it. Some rooms have a part
+# on which others stand, and which has a line of its own. docs/architecture.md says why.
+ROOMS: dict[str, set[str]] = {
+    "autoscaler": set(),
+    "batch": {"batch/messages", "serving/artifacts", "serving/runtimes"},
+    "batch/messages": set(),
+    "serving/transport": {"serving/protocols"},
+    "serving/protocols": set(),
+    "serving/openapi": set(),
+    "serving/predictor": set(),
+    "serving/artifacts": {"serving/predictor", "serving/runtimes/xgboost_runtime"},
+    "serving/logs": {"serving/artifacts"},
+    "serving/runtimes": {"serving/predictor"},
+    "serving/acceleration": {"serving/runtimes"},
+    "serving/acceleration/sklearn": {"serving/acceleration", "serving/runtimes"},
+    "serving/acceleration/xgboost": {"serving/acceleration"},
+    "serving/runtimes/container": {"serving/runtimes"},
+    "serving/runtimes/custom_runtime": {"serving/predictor", "serving/runtimes"},
+    "serving/runtimes/external": {"serving/predictor", "serving/runtimes"},
+    "serving/runtimes/sklearn_runtime": {
+        "serving/acceleration",
+        "serving/acceleration/sklearn",
+        "serving/predictor",
+        "serving/runtimes",
+        "serving/runtimes/xgboost_runtime",
+    },
+    "serving/runtimes/tensorflow_runtime": {"serving/protocols", "serving/runtimes"},
+    "serving/runtimes/xgboost_runtime": {
+        "serving/acceleration",
+        "serving/acceleration/xgboost",
+        "serving/predictor",
+        "serving/runtimes",
+    },
+    "serving/node": {
+        "serving/acceleration",
+        "serving/node/codecs",
+        "serving/protocols",
+        "serving/runtimes",
+        "serving/transport",
+    },
+    "serving/node/codecs": {"serving/protocols", "serving/runtimes", "serving/transport"},
+    "serving/node/warmup": {
+        "serving/acceleration",
+        "serving/node",
+        "serving/node/codecs",
+        "serving/protocols",
+        "serving/runtimes",
+        "serving/runtimes/sklearn_runtime",
+        "serving/runtimes/xgboost_runtime",
+        "serving/transport",
+    },
+    "serving/node/standalone": {
+        "serving/node",
+        "serving/node/warmup",
+        "serving/openapi",
+        "serving/protocols",
+        "serving/runtimes",
+        "serving/transport",
+    },
+    "serving/gateway/shared": {"serving/protocols", "serving/transport"},
+    "serving/gateway/access/policy": {"serving/gateway/shared"},
+    "serving/gateway/state": {"serving/gateway/access/policy", "serving/gateway/shared"},
+    "serving/gateway/audit": {
+        "autoscaler",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/protocols",
+    },
+    "serving/gateway/access": {
+        "autoscaler",
+        "serving/gateway/access/policy",
+        "serving/gateway/audit",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+    },
+    "serving/gateway/catalog": {
+        "serving/gateway/access/policy",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/logs",
+        "serving/protocols",
+    },
+    "serving/gateway/proxy": {
+        "autoscaler",
+        "serving/gateway/access",
+        "serving/gateway/audit",
+        "serving/gateway/catalog",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/protocols",
+        "serving/transport",
+    },
+    "serving/gateway/control": {
+        "autoscaler",
+        "serving/artifacts",
+        "serving/gateway/catalog",
+        "serving/gateway/proxy",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/logs",
+        "serving/predictor",
+        "serving/protocols",
+    },
+    "serving/gateway/jobs": {
+        "autoscaler",
+        "batch/messages",
+        "serving/artifacts",
+        "serving/gateway/catalog",
+        "serving/gateway/control",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/predictor",
+    },
+    "serving/gateway/observability": {
+        "autoscaler",
+        "serving/artifacts",
+        "serving/gateway/audit",
+        "serving/gateway/control",
+        "serving/gateway/proxy",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/logs",
+        "serving/protocols",
+        "serving/transport",
+    },
+    "serving/gateway/api": {
+        "autoscaler",
+        "serving/gateway/access",
+        "serving/gateway/access/policy",
+        "serving/gateway/catalog",
+        "serving/gateway/control",
+        "serving/gateway/jobs",
+        "serving/gateway/observability",
+        "serving/gateway/proxy",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/logs",
+        "serving/openapi",
+        "serving/protocols",
+        "serving/transport",
+    },
+    "serving/gateway": {
+        "autoscaler",
+        "serving/gateway/access",
+        "serving/gateway/api",
+        "serving/gateway/audit",
+        "serving/gateway/catalog",
+        "serving/gateway/control",
+        "serving/gateway/jobs",
+        "serving/gateway/observability",
+        "serving/gateway/proxy",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/protocols",
+        "serving/transport",
+    },
+}
+VOCABULARY = "serving"
+# It may import any room, inside its commands; no room imports it.
+COMMAND_LINE = "serving/cli"
+
+# Modules that other rooms of the gateway stand on: they are apart from the folder that they are in.
+PARTS = {
+    "serving.gateway.methods": "serving/gateway/shared",
+    "serving.gateway.request_context": "serving/gateway/shared",
+    "serving.gateway.thread_pool": "serving/gateway/shared",
+    "serving.gateway.api.request_io": "serving/gateway/shared",
+    "serving.gateway.api.query": "serving/gateway/shared",
+    "serving.gateway.access.policy": "serving/gateway/access/policy",
+    "serving.gateway.access.roles": "serving/gateway/access/policy",
+    "batch.messages": "batch/messages",
+}
+
+# Imports against the direction: no others, and none that is gone.
+AGAINST: dict[tuple[str, str], str] = {
+    (
+        "serving.protocols.request_metadata",
+        "serving/transport",
+    ): "what a head says of a prediction in the words of each protocol",
+    ("serving.gateway.proxy.prediction_proxy", "serving/gateway/observability"): "calls its observers itself",
+    ("serving.gateway.control.retention", "serving/gateway/jobs"): "asks which jobs are still at work",
+    ("serving.node.app", "serving/node/warmup"): "a node warms itself up before it is ready",
+    ("serving.runtimes", "serving/runtimes/container"): "the table of frameworks, when a model is loaded",
+    ("serving.runtimes", "serving/runtimes/external"): "the same",
+    ("serving.runtimes.pickle_loading", "serving/runtimes/xgboost_runtime"): "what a pickled booster is",
+}
+
+
+def room_of(module: str) -> str:
+    """The room of a module of ours; the longest name that fits."""
+    names = {part: room for part, room in PARTS.items() if within(module, part)}
+    if names:
+        return names[max(names, key=len)]
+    folders = [room for room in (*ROOMS, COMMAND_LINE) if within(module, room.replace("/", "."))]
+    return max(folders, key=len, default=VOCABULARY)
+
+
+def test_no_module_stands_outside_the_rooms() -> None:
+    """What is loose in serving/ is the vocabulary, no folder."""
+    loose = {name for name in TREES if room_of(name) == VOCABULARY}
+
+    assert {name for name in loose if name.count(".") > 1} == set()
+    assert [name for name in loose if any(other.startswith(f"{name}.") for other in TREES)] == ["serving"]
+
+
+def test_rooms_import_only_the_rooms_that_they_stand_on() -> None:
+    """Whoever wants an arrow more draws it in ROOMS, and says why in docs/architecture.md."""
+    wrong = [
+        f"{name}:{found.line} ({room_of(name)}) imports {found.module} ({room_of(found.module)})"
+        for name, all_found in IMPORTS.items()
+        for found in all_found
+        if found.module in TREES
+        and room_of(name) not in (COMMAND_LINE, room_of(found.module))
+        and room_of(found.module) not in (ROOMS.get(room_of(name), set()) | {VOCABULARY})
+        and (name, room_of(found.module)) not in AGAINST
+    ]
+
+    assert wrong == []
+
+
+def test_the_vocabulary_stands_on_nothing() -> None:
+    """All may import it, so it imports no room."""
+    wrong = [
+        (name, found.module)
+        for name, all_found in IMPORTS.items()
+        if room_of(name) == VOCABULARY
+        for found in all_found
+        if found.module in TREES and room_of(found.module) != VOCABULARY
+    ]
+
+    assert wrong == []
+
+
+def test_rooms_make_no_circle() -> None:
+    """They can be read from the bottom up."""
+    tuple(TopologicalSorter(ROOMS).static_order())
+
+
+def test_no_rule_is_left_over() -> None:
+    """A room that is gone, an arrow that nobody uses or an exception that is over would let others in."""
+    used = {
+        (name, room_of(found.module)) for name in IMPORTS for found in IMPORTS[name] if found.module in TREES
+    }
+    arrows = {(room_of(name), target) for name, target in used if (name, target) not in AGAINST}
+
+    assert {(room, other) for room, others in ROOMS.items() for other in others} - arrows == set()
+    assert AGAINST.keys() - used == set()
+    assert ROOMS.keys() - {room_of(name) for name in TREES} == set()
+
+
+# ---- libraries, and modules that few may import
+
+TENSORFLOW = ("serving.runtimes.tensorflow_runtime",)
+XGBOOST = (
+    "serving.runtimes.xgboost_runtime",
+    "serving.acceleration.xgboost.candidates",
+    "serving.acceleration.xgboost.inplace_predict",
+    "serving.acceleration.xgboost.verification_rows",
 )
+SKLEARN = ("serving.runtimes.sklearn_runtime", "serving.acceleration.sklearn", *XGBOOST)
+# Loads what those libraries put off, by name, in interpreters that may lack them.
+WARM_IMPORTS = "serving.runtimes.sklearn_runtime.warm_imports"
 PREDICTOR = "serving.predictor.program"
+PROGRAMS = ("serving.gateway", "serving.node", "serving.cli")
+MODELS = ("serving.runtimes", "serving.acceleration")
+# What modules (those below the first, except those below the second) must not import.
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("autoscaler", (), ("serving", "batch")),
-    ("batch", (), ("autoscaler", "serving.gateway", "serving.node", "serving.cli")),
+    ("batch", (), ("autoscaler", *PROGRAMS)),
     ("serving", ("serving.gateway", "serving.cli"), ("autoscaler",)),
     ("serving", ("serving.cli", "serving.gateway.jobs"), ("batch",)),
+    *((package, (), ("batch.job", "batch.beam", "batch.records")) for package in ("serving", "autoscaler")),
     ("batch.messages", (), ("serving", "apache_beam")),
-    ("serving.gateway", (), ("serving.node", "serving.cli", "serving.runtimes")),
+    ("serving.gateway", (), ("serving.node", "serving.cli", *MODELS)),
     ("serving.node", (), ("serving.gateway", "serving.cli")),
-    ("serving.runtimes", (), ("serving.gateway", "serving.node", "serving.cli", "starlette", "uvicorn")),
+    *((package, (), (*PROGRAMS, "starlette", "uvicorn")) for package in MODELS),
     ("serving", ("serving.gateway", "serving.node", "serving.transport.http_server"), ("starlette",)),
+    ("serving.node", ("serving.node.standalone",), ("starlette", "uvicorn")),
+    ("serving", ("serving.transport.http_server", "serving.transport.http_connection"), ("uvicorn",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
     ("serving", (*XGBOOST, PREDICTOR), ("xgboost",)),
     ("serving", (*SKLEARN, PREDICTOR), ("sklearn",)),
+    (WARM_IMPORTS, (), ("sklearn", "xgboost", "tensorflow", "serving")),
     # Other interpreters run it, which have nothing of ours.
     (PREDICTOR, (), ("serving", "autoscaler", "batch", "msgspec")),
     ("serving", ("serving.artifacts.storage",), ("google.cloud.storage",)),
     ("serving", ("serving.transport.grpc_server",), ("grpc", "grpc_health", "grpc_reflection")),
-    (
-        "serving.transport.grpc_server",
-        (),
-        ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "starlette"),
-    ),
+    ("serving.transport", (), (*PROGRAMS, *MODELS)),
+    ("serving.transport", ("serving.transport.http_server",), ("starlette",)),
     ("serving", ("serving.logs.sinks.bigquery_sink",), ("google.cloud.bigquery",)),
     (
         "serving.gateway",
@@ -107,16 +369,18 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("sqlalchemy",),
     ),
     ("serving", (), ("apache_beam",)),
+    # The kind of pool is chosen where the gateway is put together.
     (
-        "serving.protocols",
-        (),
-        ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "numpy", "grpc", "starlette"),
+        "serving",
+        ("serving.gateway.app", "serving.gateway.control.reconciler", "serving.gateway.control.status"),
+        ("autoscaler.pools.local_pool",),
     ),
+    ("serving.protocols", (), (*PROGRAMS, *MODELS, "numpy", "grpc", "starlette")),
     ("serving.protocols", ("serving.protocols.protos",), ("google",)),
     ("serving.model_schema", (), ("serving",)),
     # Everything stands on these, so they stand on nothing.
     ("serving.errors", (), ("serving",)),
-    ("serving.names", (), ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli")),
+    ("serving.names", (), (*PROGRAMS, *MODELS)),
 ]
 
 # Trains one model of each kind, as a user would in a script.
@@ -137,29 +401,72 @@ def test_import_direction(package: str, besides: tuple[str, ...], banned: tuple[
     assert found == []
 
 
-def test_the_command_loads_only_what_it_runs() -> None:
-    """What comes with `pilotlight --help` is no program and nothing heavy: all that is imported lazily."""
+def loaded_by(*starts: str) -> set[str]:
+    """What importing modules imports, up to the packages that they are in; lazy imports left out."""
     found: set[str] = set()
-    waiting = ["serving.cli", "serving.cli.app"]
+    waiting = list(starts)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found.add(name)
             waiting += [one.module for one in IMPORTS.get(name, []) if not one.lazy]
+            waiting += [name.rpartition(".")[0]] if "." in name else []
+    return found
 
-    heavy = (
+
+FRAMEWORKS = ("tensorflow", "sklearn", "xgboost", "pandas", "treelite")
+CLIENTS = ("google", "apache_beam", "grpc", "opentelemetry")
+WEB = ("starlette", "uvicorn", "httptools")
+HEAVY = (*FRAMEWORKS, *CLIENTS, "numpy", "sqlalchemy", "prometheus_client")
+# What the start of a program must not load: the program itself says what it needs by then.
+STARTS: dict[str, tuple[str, ...]] = {
+    # `pilotlight --help` is no program and nothing heavy.
+    "serving.cli": (*HEAVY, *WEB, "batch", "autoscaler", "serving.gateway", "serving.node", *MODELS),
+    "serving.cli.app": (*HEAVY, *WEB, "batch", "autoscaler", "serving.gateway", "serving.node", *MODELS),
+    "serving.gateway.main": (
+        *FRAMEWORKS,
+        *CLIENTS,
         "numpy",
-        "tensorflow",
-        "sklearn",
-        "xgboost",
-        "google",
-        "starlette",
-        "uvicorn",
+        "serving.node",
+        *MODELS,
+        "batch.job",
+        "serving.transport.grpc_server",
+    ),
+    "serving.node.main": (
+        *FRAMEWORKS,
+        *CLIENTS,
+        *WEB,
         "sqlalchemy",
+        "prometheus_client",
+        "autoscaler",
         "batch",
-    )
-    programs = ("serving.gateway", "serving.node", "serving.runtimes", "autoscaler")
-    assert [name for name in sorted(found) if within(name, *heavy, *programs)] == []
+        "serving.node.standalone",
+        "serving.transport.http_server",
+        "serving.transport.grpc_server",
+        "serving.artifacts",
+    ),
+    "serving.node.standalone.server": (
+        *FRAMEWORKS,
+        *CLIENTS,
+        "sqlalchemy",
+        "autoscaler",
+        "batch",
+        "serving.transport.grpc_server",
+    ),
+    "autoscaler.pilot": (*HEAVY, *WEB, "msgspec", "orjson", "serving"),
+    "autoscaler.node_process": (*HEAVY, *WEB, "msgspec", "orjson", "serving"),
+    "serving.gateway.control.child_process": (*HEAVY, *WEB, "msgspec", "orjson", "batch"),
+    "serving.artifacts.prepare": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
+    "serving.logs.sinks.__main__": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
+    "batch.__main__": (*FRAMEWORKS, *CLIENTS, *WEB, "sqlalchemy", "autoscaler", "batch.beam"),
+}
+
+
+@pytest.mark.parametrize(("start", "banned"), STARTS.items())
+def test_a_start_loads_only_what_it_runs(start: str, banned: tuple[str, ...]) -> None:
+    """All else is imported lazily, where it is needed."""
+    assert start in TREES
+    assert [name for name in sorted(loaded_by(start)) if within(name, *banned)] == []
 
 
 def test_settings_are_the_only_reader_of_the_environment() -> None:

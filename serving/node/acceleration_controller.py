@@ -50,11 +50,11 @@ from serving.runtimes import LoadSpec, Runtime
 logger = logging.getLogger(__name__)
 
 # A comparison rests so many times as long as the last one took, and waits until its answer is out.
-_REST = 500
-_AFTER, _FIRST = 0.005, 1.0
+_REST_FACTOR = 500
+_DELAY, _FIRST_DELAY = 0.005, 1.0
 _COMPARED, _DIFFERENT = range(len(NODE_COUNTS))
 # Verdicts that the cache of nodes without a gateway keeps.
-_KEPT = 100
+_MAX_RECORDS = 100
 
 
 class RecordLocation(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ class AccelerationController:
             return
         if self._record is None:
             try:
-                await self._study_in_background(self._location)
+                await self._verify_in_background(self._location)
             except OSError as error:
                 logger.warning("the faster ways of the model cannot be studied: %s", error)
                 return
@@ -144,7 +144,7 @@ class AccelerationController:
             **dict(zip(NODE_COUNTS, self._counts, strict=True)),
         }
 
-    async def _study_in_background(self, place: RecordLocation) -> None:
+    async def _verify_in_background(self, place: RecordLocation) -> None:
         order = VerificationOrder.from_spec(self._source, Path(place.folder), place.key)
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.acceleration.verification_process", stdin=asyncio.subprocess.PIPE
@@ -211,12 +211,12 @@ class AccelerationController:
                 self._dispatcher = None
                 return
             if not dispatcher.compare_sample():
-                schedule_work(_REST * (time.perf_counter() - start), dispatcher.request_sample)
+                schedule_work(_REST_FACTOR * (time.perf_counter() - start), dispatcher.request_sample)
             self._counts[_COMPARED] += 1
 
-        dispatcher.on_sample = lambda: schedule_work(_AFTER, lambda: submit_work(compare_sample))
+        dispatcher.on_sample = lambda: schedule_work(_DELAY, lambda: submit_work(compare_sample))
         dispatcher.on_withdrawn = self._record_withdrawal
-        loop.call_later(_FIRST, dispatcher.request_sample)
+        loop.call_later(_FIRST_DELAY, dispatcher.request_sample)
 
     def _is_withdrawn_elsewhere(self) -> bool:
         """Whether another node of the version has found a difference."""
@@ -258,7 +258,7 @@ def cached_record_location(cache: Path, model_dir: Path) -> RecordLocation:
     folder = root / hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
     if not folder.is_dir() and root.is_dir():
         oldest_first = sorted(root.iterdir(), key=lambda other: other.stat().st_mtime)
-        for other in oldest_first[:-_KEPT]:
+        for other in oldest_first[:-_MAX_RECORDS]:
             shutil.rmtree(other, ignore_errors=True)
     return RecordLocation(str(folder), key)
 

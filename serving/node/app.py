@@ -44,7 +44,7 @@ from serving.runtimes.thread_limit import ThreadLimit
 logger = logging.getLogger(__name__)
 
 # Seconds that practice may take where the node is waited for.
-_BRIEFLY = 0.05
+_WARMUP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,13 @@ ProtocolWarmup = Callable[[Predictor, ModelSchema], Awaitable[None]]
 async def warm_up_all_protocols(predictor: Predictor, schema: ModelSchema) -> None:
     """Each question once, but the first one twice: what is measured is how long the second call takes."""
     asked = list(make_http_examples(schema))
-    await warm_up_predictor(predictor, [*asked[:1], *asked], rounds=1, seconds=_BRIEFLY)
+    await warm_up_predictor(predictor, [*asked[:1], *asked], rounds=1, seconds=_WARMUP_SECONDS)
 
 
 async def _warm_up_first_request(predictor: Predictor, schema: ModelSchema) -> None:
     """The first question, twice: somebody waits, and the spare that the node was has rehearsed the others."""
     asked = list(itertools.islice(make_http_examples(schema), 1))
-    await warm_up_predictor(predictor, asked, rounds=2, seconds=_BRIEFLY)
+    await warm_up_predictor(predictor, asked, rounds=2, seconds=_WARMUP_SECONDS)
 
 
 class ServingNode:

@@ -29,7 +29,7 @@ _ROWS = 64
 _BATCH_SIZES = (3, 7, 32)
 # A model whose calls take so many seconds is asked for fewer rows one by one, but in calls of the same sizes,
 # which is what could tell: whether rows influence each other, and whether kernels change with their number.
-_SLOW = 0.001
+_SLOW_SECONDS = 0.001
 _ROWS_IF_SLOW = max(_BATCH_SIZES)
 
 
@@ -164,7 +164,7 @@ def _is_slow(plain: Predict, row: Batch) -> Generator[None, None, bool]:
     yield
     start = time.perf_counter()
     plain(row)
-    return time.perf_counter() - start > _SLOW
+    return time.perf_counter() - start > _SLOW_SECONDS
 
 
 # A call is followed by a rest so many times as long.

@@ -28,8 +28,8 @@ class NodeRequest:
     """
 
     __slots__ = (
-        "_batch_key", "never_batch", "decoded", "received_at", "deadline", "infer_seconds", "instances", "is_finished", "parameters", "parsed_at",
-        "codec", "rows", "body_size", "slot", "wants_timing",
+        "_batch_key", "body_size", "codec", "deadline", "decoded", "infer_seconds", "instances", "is_finished",
+        "never_batch", "parameters", "parsed_at", "received_at", "rows", "slot", "wants_timing",
     )  # fmt: skip
 
     decoded: DecodedRequest

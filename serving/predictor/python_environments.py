@@ -30,12 +30,12 @@ def create_environment(
         interpreter = str(target / "bin" / "python")
         uv = shutil.which("uv")
         if uv is None or not _install_with_uv(uv, python, target, requirements, report_progress):
-            _run(python, "-m", "venv", "--clear", str(target))
+            _run_command(python, "-m", "venv", "--clear", str(target))
             pip = (interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
             report_progress("Installing pip ...")
-            _run(*pip, "--upgrade", "pip")  # that of an old Python does not know today's wheels
+            _run_command(*pip, "--upgrade", "pip")  # that of an old Python does not know today's wheels
             report_progress(f"Installing {', '.join(requirements)} ...")
-            _run(*pip, *requirements)
+            _run_command(*pip, *requirements)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
@@ -74,16 +74,16 @@ def _install_with_uv(
     """Whether that went well: it takes seconds, but refuses some packages that pip installs."""
     interpreter = str(target / "bin" / "python")
     try:
-        _run(uv, "venv", "--quiet", "--seed", "--clear", "--python", python, str(target))
+        _run_command(uv, "venv", "--quiet", "--seed", "--clear", "--python", python, str(target))
         report_progress(f"Installing {', '.join(requirements)} with uv ...")
-        _run(uv, "pip", "install", "--quiet", "--python", interpreter, *requirements)
+        _run_command(uv, "pip", "install", "--quiet", "--python", interpreter, *requirements)
     except InvalidArgument as error:
         report_progress(f"uv did not succeed, pip is tried: {error.message}")
         return False
     return True
 
 
-def _run(*command: str) -> None:
+def _run_command(*command: str) -> None:
     """Raises InvalidArgument with the last that it said."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

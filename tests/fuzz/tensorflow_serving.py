@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.model_schema import ModelSignature, TensorSpec
 from serving.node.codecs import DecodedRequest, ServedModel
-from serving.node.codecs.tensorflow_rest import reader
+from serving.node.codecs.tensorflow_rest import create_codec
 from serving.protocols import Dialect, RequestMetadata
 from serving.runtimes.instance_batch import WholeTensors
 from serving.runtimes.json_codec import InstancesDecoder
@@ -91,7 +91,7 @@ def attempt(given: tuple[str, str, bytes]) -> None:
 
 
 def _read(call: RequestMetadata, model: ServedModel, body: bytes, found: list[DecodedRequest]) -> None:
-    found.append(reader(call, model).decode_request(body))
+    found.append(create_codec(call, model).decode_request(body))
 
 
 def _columns(batch: Any) -> Any:

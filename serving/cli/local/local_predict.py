@@ -48,7 +48,7 @@ def _compute_answer(source: LoadSpec, settings: NodeConfig, body: bytes, content
     """What a node would answer."""
     config.set_framework_environment()
     from serving.node.codecs import ServedModel  # noqa: PLC0415  start-up time of the other commands
-    from serving.node.codecs.ai_platform import reader  # noqa: PLC0415
+    from serving.node.codecs.ai_platform import create_codec  # noqa: PLC0415
     from serving.protocols import RequestMetadata  # noqa: PLC0415
     from serving.runtimes import load_model  # noqa: PLC0415
     from serving.runtimes.json_codec import AnswerStyle, InstancesDecoder, encode_predictions  # noqa: PLC0415
@@ -59,7 +59,7 @@ def _compute_answer(source: LoadSpec, settings: NodeConfig, body: bytes, content
         print_warning(warning)
     if content_type == NPY:
         model = ServedModel(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
-        asked = reader(RequestMetadata(content_type=NPY), model).decode_request(body)
+        asked = create_codec(RequestMetadata(content_type=NPY), model).decode_request(body)
         batch, parameters = asked.instances, asked.parameters
     else:
         batch, parameters = InstancesDecoder().decode(body, runtime.input_format)

@@ -19,7 +19,7 @@ from serving.runtimes import Runtime
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.json_codec import AnswerStyle, InstancesDecoder
 
-__all__ = ["DecodedRequest", "RequestMetadata", "CodecFactory", "ServedModel", "Codec", "Reply"]
+__all__ = ["Codec", "CodecFactory", "DecodedRequest", "Reply", "RequestMetadata", "ServedModel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Codec(Protocol):
 
 
 class CodecFactory(Protocol):
-    """What each file of a dialect has under the name `reader`."""
+    """What each module of a protocol has under the name `create_codec`."""
 
     def __call__(self, call: RequestMetadata, model: ServedModel) -> Codec:
-        """The reader of a call. Raises a ServingError for a call that cannot be."""
+        """Raises a ServingError for a call that the protocol does not have."""
 
 
 # Where each dialect is; what is not asked for is not imported.
@@ -98,7 +98,7 @@ class CodecCache:
         return reader
 
     def _create_codec(self, call: RequestMetadata) -> Codec:
-        make: CodecFactory = importlib.import_module(CODEC_MODULES[call.dialect]).reader
+        make: CodecFactory = importlib.import_module(CODEC_MODULES[call.dialect]).create_codec
         try:
             return make(call, self._model)
         except ServingError as error:

@@ -71,7 +71,7 @@ class AiPlatformCodec:
         return inputs[0].name if len(inputs) == 1 else INSTANCES
 
 
-reader = AiPlatformCodec
+create_codec = AiPlatformCodec
 
 
 def _select_outputs(wish: OutputSelection, predictions: Batch) -> Batch:

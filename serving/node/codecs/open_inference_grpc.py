@@ -105,7 +105,7 @@ class OpenInferenceGrpcCodec:
         return render_error(error, self._call.dialect)
 
 
-reader = OpenInferenceGrpcCodec
+create_codec = OpenInferenceGrpcCodec
 
 
 def _read_raw_inputs(request: Any) -> dict[str, NDArray[Any]]:

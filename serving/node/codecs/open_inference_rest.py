@@ -145,7 +145,7 @@ class OpenInferenceRestCodec:
         return tensors
 
 
-reader = OpenInferenceRestCodec
+create_codec = OpenInferenceRestCodec
 
 
 def _parse_request(text: Body, levels: int) -> _Request:

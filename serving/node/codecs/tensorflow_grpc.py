@@ -54,8 +54,7 @@ _OUTPUTS = _PREDICTED.DESCRIPTOR.fields_by_name["outputs"].number
 _METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
 
 
-def reader(call: RequestMetadata, model: ServedModel) -> Codec:
-    """The reader of a call, by its verb."""
+def create_codec(call: RequestMetadata, model: ServedModel) -> Codec:
     return _CODECS[call.verb](call, model)
 
 

@@ -47,8 +47,8 @@ _TENSORS_START = re.compile(
 )
 
 
-def reader(call: RequestMetadata, model: ServedModel) -> Codec:
-    """The reader of a call. Raises FailedPrecondition where the model takes no examples."""
+def create_codec(call: RequestMetadata, model: ServedModel) -> Codec:
+    """Raises FailedPrecondition where the model takes no examples."""
     match call.verb:
         case "classify":
             return ClassifyCodec(call, model)

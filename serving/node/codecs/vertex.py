@@ -22,8 +22,7 @@ from serving.runtimes.json_codec import encode_predictions
 _PARAMETERS = "parameters"
 
 
-def reader(_: RequestMetadata, model: ServedModel) -> VertexCodec:
-    """The one reader that there is."""
+def create_codec(_: RequestMetadata, model: ServedModel) -> VertexCodec:
     return VertexCodec(model)
 
 

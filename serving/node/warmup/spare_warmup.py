@@ -28,7 +28,7 @@ from serving.node.app import ServingNode, warm_up_all_protocols
 from serving.node.main import NodeArguments
 from serving.node.request import NodeRequest
 from serving.runtimes import load_model
-from serving.runtimes.sklearn_runtime import tiny_model
+from serving.runtimes.sklearn_runtime.tiny_model import write_tiny_model
 from serving.scratch_folders import scratch_folder
 
 WriteModel = Callable[[Path], object]
@@ -40,7 +40,7 @@ _TIMEOUT_SECONDS = 10.0
 
 def tabular() -> Iterator[None]:
     """For scikit-learn, and XGBoost where it is installed; each step takes some ten milliseconds."""
-    yield from _warm_up_framework("SCIKIT_LEARN", tiny_model.write_tiny_model)
+    yield from _warm_up_framework("SCIKIT_LEARN", write_tiny_model)
     if importlib.util.find_spec("xgboost") is not None:
         from serving.runtimes.xgboost_runtime import tiny_model  # noqa: PLC0415  it may not be installed
 

@@ -20,7 +20,7 @@ from serving.config import environment_without_settings
 from serving.container_engine import ContainerRunConfig
 from serving.errors import LoadFailed
 
-_SUPERVISOR = Path(__file__).with_name("keeper.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _POLL_INTERVAL = 0.1
 # As the contract has them, in seconds: how long a health check may take, and how often it is made.
 _HEALTH_TIMEOUT, HEALTH_INTERVAL = 10.0, 10.0
@@ -179,7 +179,7 @@ class RunningContainer:
             said = " / ".join(found["lines"])
             self._exit_description = f"exit code {found['code']}" + (f"; it said: {said}" if said else "")
         except ValueError:
-            pass  # its keeper was killed
+            pass  # the supervisor was killed
         finally:
             os.close(self._report)
         self._ended.set()

@@ -1,6 +1,6 @@
-"""Runs one container, and sees to it that it goes when its node does, however that ends.
+"""Runs one container, and removes it when the node's process ends, however that ends.
 
-    python keeper.py LIFELINE REPORT NAME ENGINE run ...
+    python supervisor.py LIFELINE REPORT NAME ENGINE run ...
 
 The descriptor LIFELINE is closed when the node is gone; to REPORT goes how the container ended, as JSON. An
 engine's containers are no children of its command: killing that leaves them running, so they are removed by
@@ -24,7 +24,7 @@ _CHUNK = 65536
 
 
 def main() -> None:
-    """Keep a container until it ends or the node does."""
+    """Run a container until it ends or the node does."""
     lifeline, report, name, *command = sys.argv[1:]
     engine = command[0]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

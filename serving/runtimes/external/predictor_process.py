@@ -20,7 +20,7 @@ from serving.predictor import predictor_command
 from serving.predictor.program import Message, encode_message, receive_message, write_message
 
 # Seconds within which a predictor that hung up has ended, and a pilot has forked one.
-_END_SECONDS, _PILOT_SECONDS = 5.0, 5.0
+_EXIT_TIMEOUT, _PILOT_TIMEOUT = 5.0, 5.0
 _MAX_STATUS_BYTES = 16
 _STDERR = 2
 
@@ -134,7 +134,7 @@ def _fork_from_pilot(pilot: str, lifeline: int) -> _StartedProcess | None:
         connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         status, theirs = os.pipe()
         undo.callback(os.close, status)
-        connection.settimeout(_PILOT_SECONDS)
+        connection.settimeout(_PILOT_TIMEOUT)
         try:
             connection.connect(pilot)
             socket.send_fds(connection, (b"n",), (_STDERR, lifeline, theirs))
@@ -152,7 +152,7 @@ def _fork_from_pilot(pilot: str, lifeline: int) -> _StartedProcess | None:
         # Not select.select, which takes no descriptor over 1023: a model may have that many files open.
         ending = select.poll()
         ending.register(status, select.POLLIN)
-        told = os.read(status, _MAX_STATUS_BYTES) if ending.poll(_END_SECONDS * 1000) else b""
+        told = os.read(status, _MAX_STATUS_BYTES) if ending.poll(_EXIT_TIMEOUT * 1000) else b""
         return int(told) if told else None
 
     return _StartedProcess(pid, connection, exit_code, lambda: os.close(status))
@@ -177,7 +177,7 @@ def _start_interpreter(interpreter: str, lifeline: int) -> _StartedProcess:
 
     def wait_for_exit() -> int | None:
         try:
-            return started.wait(_END_SECONDS)
+            return started.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             return None
 

@@ -47,7 +47,7 @@ def mounted(place: RecordLocation, runtime: Any, counts: list[int] | None = None
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparisons rest no longer than they must."""
-    for name in ("_FIRST", "_AFTER", "_REST"):
+    for name in ("_FIRST_DELAY", "_DELAY", "_REST_FACTOR"):
         monkeypatch.setattr(module, name, 0.0)
 
 
@@ -163,7 +163,7 @@ def test_what_a_study_in_the_background_finds_serves_if_requests_can_share_its_c
     async def study_at_once(self: AccelerationController, place: RecordLocation) -> None:
         studied(tmp_path)
 
-    monkeypatch.setattr(AccelerationController, "_study_in_background", study_at_once)
+    monkeypatch.setattr(AccelerationController, "_verify_in_background", study_at_once)
     runtime = Fake([offer(GOOD.name, way)], exact=False)
     acceleration = mounted(place, runtime)
     ways: list[bool] = []
@@ -181,7 +181,7 @@ def test_what_a_study_in_the_background_finds_serves_if_requests_can_share_its_c
 
 def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One folder for each model with its libraries and processor."""
-    monkeypatch.setattr(module, "_KEPT", 2)
+    monkeypatch.setattr(module, "_MAX_RECORDS", 2)
     cache = tmp_path / "cache"
     for name in ("a", "b", "c", "d"):
         model_dir = tmp_path / name

@@ -99,9 +99,9 @@ def test_a_slow_model_is_asked_for_fewer_single_rows(monkeypatch: pytest.MonkeyP
             return super().predict(instances)
 
     ordinary, slow = Counted(exact=True), Counted(exact=True)
-    monkeypatch.setattr(batch_equivalence, "_SLOW", 10.0)
+    monkeypatch.setattr(batch_equivalence, "_SLOW_SECONDS", 10.0)
     judge_merging(ordinary)
-    monkeypatch.setattr(batch_equivalence, "_SLOW", 0.0)
+    monkeypatch.setattr(batch_equivalence, "_SLOW_SECONDS", 0.0)
     assert judge_merging(slow) == BatchingDecision(True, "same answers for 32 rows alone and together")
 
     assert sizes >= {1, 3, 7, 32}

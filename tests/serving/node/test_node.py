@@ -73,7 +73,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
         return predict(self, instances, **parameters)
 
     monkeypatch.setattr(SklearnRuntime, "predict", counted)
-    monkeypatch.setattr(app, "_BRIEFLY", 60)  # a busy machine practises less
+    monkeypatch.setattr(app, "_WARMUP_SECONDS", 60)  # a busy machine practises less
     told: list[Any] = []
 
     async def main() -> Any:

@@ -129,7 +129,7 @@ def test_only_the_request_that_is_computed_is_marked_when_a_merged_call_failed()
 def test_a_request_that_is_to_be_alone_shares_its_call_with_none() -> None:
     """Neither with those before it nor with those behind it."""
     runtime = Peeking(bytearray(1))
-    alone = {"alone": True}
+    alone = {"never_batch": True}
 
     together(runtime, ([[1]], {}), ([[2]], alone), ([[3]], {}), ([[4]], {}), ([[5]], alone))
 
@@ -141,7 +141,7 @@ def test_a_client_may_ask_where_the_time_went(short: bool) -> None:
     """In milliseconds, in the order things happen."""
     runtime = Peeking(bytearray(1), seconds=0.02)
     with predictor(runtime, short=short) as asked:
-        reply = asyncio.run(ask(asked, [1], slot=0, told=True))
+        reply = asyncio.run(ask(asked, [1], slot=0, wants_timing=True))
 
     told = re.fullmatch(
         r"parse;dur=(\d+\.\d{3}), wait;dur=(\d+\.\d{3}), infer;dur=(\d+\.\d{3}), encode;dur=(\d+\.\d{3})",
@@ -155,7 +155,7 @@ def test_a_client_may_ask_where_the_time_went(short: bool) -> None:
 def test_waiting_is_told_apart_from_computing() -> None:
     """The second of two requests that cannot share a call waits for the first."""
     runtime = Peeking(bytearray(1), seconds=0.05)
-    timed = {"told": True, "alone": True}
+    timed = {"wants_timing": True, "never_batch": True}
 
     _, second = together(runtime, ([[1]], timed), ([[2]], timed))
 
@@ -195,7 +195,7 @@ def test_the_deadline_is_kept_while_the_model_computes() -> None:
         times: list[float] = []
 
         async def late(seconds: float) -> None:
-            reply = await ask(asked, [1], lone=False, seconds=seconds, alone=True)
+            reply = await ask(asked, [1], lone=False, seconds=seconds, never_batch=True)
             assert reply.status == 504
             assert "did not answer" in reply.json["error"]["message"]
             times.append(time.monotonic() - start)

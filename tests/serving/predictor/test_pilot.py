@@ -96,7 +96,7 @@ def test_a_connection_that_sends_nothing_delays_nobody(pilot: Pilot) -> None:
 
         predictor = pilot.predictor()
 
-        assert time.monotonic() - began < predictor_process._PILOT_SECONDS
+        assert time.monotonic() - began < predictor_process._PILOT_TIMEOUT
         assert predictor.pid in pilot.children()
         predictor.close()
 
@@ -151,7 +151,7 @@ def test_a_killed_or_stopped_pilot_is_not_waited_for_long(
     pilot: Pilot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Predictors start cold instead."""
-    monkeypatch.setattr(predictor_process, "_PILOT_SECONDS", 0.3)
+    monkeypatch.setattr(predictor_process, "_PILOT_TIMEOUT", 0.3)
     os.kill(pilot.pid, signal.SIGSTOP)
     PredictorProcess(sys.executable, pilot.address).close()
 

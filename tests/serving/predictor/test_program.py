@@ -21,7 +21,7 @@ _LOAD = """
 import sys
 sys.path[:0] = sys.argv[1:3]
 import program
-print(program._unpickled(sys.argv[3]).tolist())
+print(program._load_pickle(sys.argv[3]).tolist())
 """
 _DUMP = """
 import sys
@@ -36,14 +36,14 @@ sys.path.insert(0, sys.argv[1])
 import program
 try:
     program.load_booster({"model_dir": sys.argv[2], "file": sys.argv[3]})
-except program.Refused as refused:
+except program.PredictorError as refused:
     print(*refused.args)
 """
 _WRITTEN_BY = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import program
-print(*program.written_by(open(sys.argv[2], "rb").read()), sep=".")
+print(*program.read_xgboost_version(open(sys.argv[2], "rb").read()), sep=".")
 """
 _ABOUT = """
 import sys
@@ -61,7 +61,7 @@ def asked(value):
     try:
         Encoder().transform([1]) if value is None else value.lower()
     except AttributeError as error:
-        return program.about(error)["package"]
+        return program.describe_raised(error)["package"]
 
 print(asked(None), asked(1), sep=",")
 """

@@ -80,7 +80,9 @@ def test_an_environment_is_built_beside_the_one_in_use(
     """By venv and pip where there is no uv; here from an archive, without an index."""
     archive = wheel(tmp_path, "user", "1.0", {"user.py": ""})
     monkeypatch.setattr(
-        python_environments, "_run", without_upgrade := _WithoutUpgrade(python_environments._run)
+        python_environments,
+        "_run_command",
+        without_upgrade := _WithoutUpgrade(python_environments._run_command),
     )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(shutil, "which", lambda name: None)

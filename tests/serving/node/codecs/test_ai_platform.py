@@ -12,7 +12,7 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.media_types import BINARY, NPY
 from serving.model_schema import TensorSpec
 from serving.node.codecs import Codec, DecodedRequest, ServedModel
-from serving.node.codecs.ai_platform import reader
+from serving.node.codecs.ai_platform import create_codec
 from serving.protocols import RequestMetadata
 from serving.runtimes.instance_batch import Batch, WholeTensors
 from tests.serving.node.codecs import models
@@ -29,7 +29,7 @@ def saved(array: NDArray[Any]) -> bytes:
 def made(
     model: ServedModel, *, content_type: str = "", accept: str = "", json_bytes: int | None = None
 ) -> Codec:
-    return reader(
+    return create_codec(
         RequestMetadata(model="m", content_type=content_type, accept=accept, json_bytes=json_bytes), model
     )
 

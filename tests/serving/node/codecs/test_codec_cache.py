@@ -24,10 +24,10 @@ def test_requests_that_say_the_same_have_one_reader() -> None:
 def test_a_call_that_cannot_be_is_refused_in_its_protocols_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time it is made."""
 
-    def reader(call: RequestMetadata, model: ServedModel) -> Codec:
+    def create_codec(call: RequestMetadata, model: ServedModel) -> Codec:
         raise InvalidInputs("No such verb.")
 
-    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.reader", reader)
+    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.create_codec", create_codec)
     made = CodecCache(models.booster()).get_or_create(RequestMetadata(Dialect.TENSORFLOW))
 
     with pytest.raises(InvalidInputs) as raised:

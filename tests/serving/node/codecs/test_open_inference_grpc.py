@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from serving.errors import InvalidInputs
 from serving.model_schema import TensorSpec
 from serving.node.codecs import DecodedRequest, RequestMetadata, ServedModel
-from serving.node.codecs.open_inference_grpc import reader
+from serving.node.codecs.open_inference_grpc import create_codec
 from serving.protocols import Dialect
 from serving.protocols.protos import load_message_class
 from serving.runtimes.datatypes import dtype_of
@@ -43,7 +43,7 @@ def listed(**fields: Any) -> bytes:
 
 
 def read(model: ServedModel, body: bytes) -> DecodedRequest:
-    return reader(CALL, model).decode_request(body)
+    return create_codec(CALL, model).decode_request(body)
 
 
 def refused(body: bytes, model: ServedModel = GRAPH) -> str:
@@ -60,7 +60,7 @@ def tensor_of(datatype: str, shape: list[int], **contents: Any) -> NDArray[Any]:
 
 
 def answer(model: ServedModel, body: bytes, predictions: Batch) -> Any:
-    reply = reader(CALL, model).encode_response(read(model, body), predictions)
+    reply = create_codec(CALL, model).encode_response(read(model, body), predictions)
     assert reply.status == 200
     return load_message_class("inference.ModelInferResponse").FromString(reply.body)
 
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused_in_words(body: bytes, words: str) -> None:
 
 
 def test_an_error_is_a_status_of_grpc() -> None:
-    reply = reader(CALL, GRAPH).encode_error(InvalidInputs("There is no x."))
+    reply = create_codec(CALL, GRAPH).encode_error(InvalidInputs("There is no x."))
 
     assert reply.headers[0] == (b"grpc-status", b"3")
     assert reply.body == b"There is no x."

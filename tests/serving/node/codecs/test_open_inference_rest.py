@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.model_schema import TensorSpec
 from serving.node.codecs import DecodedRequest, RequestMetadata, ServedModel, open_inference_rest
-from serving.node.codecs.open_inference_rest import reader
+from serving.node.codecs.open_inference_rest import create_codec
 from serving.node.codecs.raw_tensors import from_raw, to_raw
 from serving.protocols import Dialect
 from serving.runtimes.datatypes import DATATYPES, dtype_of
@@ -34,7 +34,7 @@ def call(**told: Any) -> RequestMetadata:
 def read(model: ServedModel, request: Any, binary: bytes | None = None) -> DecodedRequest:
     text = request if isinstance(request, bytes) else json.dumps(request).encode()
     told = None if binary is None else len(text)
-    return reader(call(json_bytes=told), model).decode_request(text + (binary or b""))
+    return create_codec(call(json_bytes=told), model).decode_request(text + (binary or b""))
 
 
 def one(data: Any, shape: Any = (), datatype: str = "FP32", **fields: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def answer(model: ServedModel, predictions: Batch, **fields: Any) -> Any:
     asked = read(
         model, {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 2, 3]}], **fields}
     )
-    reply = reader(call(), model).encode_response(asked, predictions)
+    reply = create_codec(call(), model).encode_response(asked, predictions)
     assert reply.status == 200
     if not reply.headers:
         return json.loads(reply.body)
@@ -371,7 +371,7 @@ def test_bytes_in_order_are_not_copied() -> None:
     request += b" " * (-len(request) % 8)
     body = bytearray(request + rows.tobytes())
 
-    batch = reader(call(json_bytes=len(request)), models.booster()).decode_request(body).instances
+    batch = create_codec(call(json_bytes=len(request)), models.booster()).decode_request(body).instances
 
     assert isinstance(batch, np.ndarray)
     assert np.shares_memory(batch, np.frombuffer(body, np.uint8))
@@ -402,7 +402,7 @@ def test_bytes_that_do_not_fit_are_refused_in_words(request_: Any, binary: bytes
 
 def test_a_body_is_as_long_as_its_head_says_at_least() -> None:
     with pytest.raises(InvalidInputs, match="is 100, but the whole body has 2 bytes"):
-        reader(call(json_bytes=100), models.booster()).decode_request(b"{}")
+        create_codec(call(json_bytes=100), models.booster()).decode_request(b"{}")
 
 
 @settings(max_examples=60, deadline=None)
@@ -524,7 +524,7 @@ def test_parameters_reach_the_models_that_know_them() -> None:
 
 
 def test_an_error_is_told_as_the_protocol_does() -> None:
-    reply = reader(call(), models.booster()).encode_error(InvalidInputs("There is no x."))
+    reply = create_codec(call(), models.booster()).encode_error(InvalidInputs("There is no x."))
 
     assert (reply.status, orjson.loads(reply.body)) == (400, {"error": "There is no x."})
 
@@ -564,4 +564,4 @@ def test_whatever_comes_is_read_or_refused(
     for told in (None, max(size + off, 0)):
         for model in (models.graph(TensorSpec("x", "FP32", (-1, 100))), models.routine(), models.texts()):
             with contextlib.suppress(InvalidInputs):
-                reader(call(json_bytes=told), model).decode_request(text)
+                create_codec(call(json_bytes=told), model).decode_request(text)

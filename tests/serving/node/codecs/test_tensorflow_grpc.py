@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from serving.errors import FailedPrecondition, InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
 from serving.node.codecs import ServedModel
 from serving.node.codecs.classify_regress import extract_classifications, extract_regressions
-from serving.node.codecs.tensorflow_grpc import reader
+from serving.node.codecs.tensorflow_grpc import create_codec
 from serving.node.codecs.tensorproto import decode_tensors, encode_tensors
 from serving.node.codecs.zero_copy import extract_contents
 from serving.protocols import Dialect, RequestMetadata, protos
@@ -90,7 +90,7 @@ def save(tf: Any, folder: Path) -> None:
 
 def ask(model: ServedModel, verb: str, request: Any, version: str = "3") -> bytes:
     """The body of the answer."""
-    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", version), model)
+    made = create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", version), model)
     asked = made.decode_request(request.SerializeToString())
     reply = made.encode_response(asked, model.runtime.predict(asked.instances, **asked.parameters))
     assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/x-protobuf"),))
@@ -99,7 +99,7 @@ def ask(model: ServedModel, verb: str, request: Any, version: str = "3") -> byte
 
 def refused(model: ServedModel, verb: str, request: Any) -> str:
     """The error, as it is told."""
-    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", "3"), model)
+    made = create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", "3"), model)
     with pytest.raises(ServingError) as caught:
         made.decode_request(request.SerializeToString())
     reply = made.encode_error(caught.value)
@@ -226,7 +226,7 @@ def test_lists_are_predicted(real: Any, model: ServedModel) -> None:
 def test_rows_share_calls_with_those_of_others(real: Any, model: ServedModel) -> None:
     """With JSON too: the instances are the same."""
     request = predict_request(real, "serving_default", x=floats(3, 2))
-    asked = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC), model).decode_request(
+    asked = create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC), model).decode_request(
         request.SerializeToString()
     )
 
@@ -286,7 +286,7 @@ def test_other_models_are_asked_too(real: Any) -> None:
     """Rows of numbers, of any name and any type that loses nothing."""
     booster = models.booster(3)
     request = predict_request(real, "", **{"input-0": np.ones((2, 3), np.int32)})
-    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), booster)
+    made = create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), booster)
     asked = made.decode_request(request.SerializeToString())
     answer = real.predict.PredictResponse.FromString(made.encode_response(asked, np.array([0.5, 1.5])).body)
 
@@ -300,7 +300,7 @@ def test_outputs_of_customs_are_checked_when_they_are_there(real: Any) -> None:
     """What a routine answers is not known before."""
     request = predict_request(real, "", "weather", x=[1.0])
     custom = models.routine()
-    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), custom)
+    made = create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), custom)
     asked = made.decode_request(request.SerializeToString())
     with pytest.raises(InvalidInputs, match="names weather, which is no output; there are: predictions"):
         made.encode_response(asked, [1])
@@ -448,7 +448,7 @@ def test_a_context_is_not_put_into_any_number_of_examples() -> None:
 
     call = RequestMetadata(Dialect.TENSORFLOW_GRPC, "classify", "m")
     with pytest.raises(InvalidInputs, match="each of 2000 examples: it can add 16 MiB"):
-        reader(call, models.routine()).decode_request(request.SerializeToString())
+        create_codec(call, models.routine()).decode_request(request.SerializeToString())
 
 
 def test_classes_or_scores_may_be_missing() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from serving.errors import FailedPrecondition, InvalidInputs, InvalidOutputs, ServingError
 from serving.model_schema import CLASSIFY, REGRESS, ModelSignature, TensorSpec
 from serving.node.codecs import DecodedRequest, ServedModel
-from serving.node.codecs.tensorflow_rest import TensorLayout, reader
+from serving.node.codecs.tensorflow_rest import TensorLayout, create_codec
 from serving.protocols import Dialect, RequestMetadata
 from serving.protocols.protos import load_message_class
 from serving.runtimes.instance_batch import Batch, WholeTensors
@@ -33,7 +33,7 @@ VALUES = TensorSpec("outputs", "FP32", (-1, 1))
 
 def read(model: ServedModel, body: Any, verb: str = "predict") -> DecodedRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return reader(RequestMetadata(Dialect.TENSORFLOW, verb), model).decode_request(raw)
+    return create_codec(RequestMetadata(Dialect.TENSORFLOW, verb), model).decode_request(raw)
 
 
 def refusal(model: ServedModel, body: Any, verb: str = "predict") -> str:
@@ -44,7 +44,9 @@ def refusal(model: ServedModel, body: Any, verb: str = "predict") -> str:
 
 def written(predictions: Batch, shape: TensorLayout = TensorLayout.ROWS) -> str:
     asked = DecodedRequest([], state=shape)
-    reply = reader(RequestMetadata(Dialect.TENSORFLOW), graph(FLOATS)).encode_response(asked, predictions)
+    reply = create_codec(RequestMetadata(Dialect.TENSORFLOW), graph(FLOATS)).encode_response(
+        asked, predictions
+    )
     assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/json"),))
     return reply.body.decode()
 
@@ -160,7 +162,7 @@ def test_the_inputs_are_those_of_the_signature() -> None:
 
 def test_columns_of_a_regular_list_take_no_python_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do rows: the decoder alone reads them."""
-    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.loads", None)
+    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.parse_json", None)
 
     for body in ({"inputs": [[1.5, 2]]}, {"inputs": {"x": [[1.5, 2]]}}, {"instances": [[1.5, 2]]}):
         assert arrays(read(graph(FLOATS), body))["x"].tolist() == [[1.5, 2]]
@@ -277,7 +279,9 @@ def test_what_is_wrong_with_texts_and_several_inputs_is_said() -> None:
 
 def test_errors_are_told_in_one_field() -> None:
     """Without the categories of AI Platform."""
-    reply = reader(RequestMetadata(Dialect.TENSORFLOW), graph(FLOATS)).encode_error(InvalidInputs("No."))
+    reply = create_codec(RequestMetadata(Dialect.TENSORFLOW), graph(FLOATS)).encode_error(
+        InvalidInputs("No.")
+    )
 
     assert (reply.status, json.loads(reply.body)) == (400, {"error": "No."})
 
@@ -373,7 +377,7 @@ def test_columns_that_are_no_rows(model: ServedModel, inputs: Any, message: str)
 @pytest.mark.parametrize("model", [models.booster(), models.mixed(), models.routine()])
 def test_only_saved_models_take_examples(model: ServedModel, verb: str) -> None:
     with pytest.raises(FailedPrecondition, match=f"Only TensorFlow models can {verb}"):
-        reader(RequestMetadata(Dialect.TENSORFLOW, verb), model)
+        create_codec(RequestMetadata(Dialect.TENSORFLOW, verb), model)
 
 
 # ---- examples
@@ -478,7 +482,7 @@ def results(verb: str, **outputs: Any) -> str:
     }
     asked = DecodedRequest([], state=len(next(iter(columns.values()))))
     return (
-        reader(RequestMetadata(Dialect.TENSORFLOW, verb), CLASSIFIER)
+        create_codec(RequestMetadata(Dialect.TENSORFLOW, verb), CLASSIFIER)
         .encode_response(asked, columns)
         .body.decode()
     )

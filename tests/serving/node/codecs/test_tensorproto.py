@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.model_schema import TensorSpec
-from serving.node.codecs.tensorflow_grpc import reader
+from serving.node.codecs.tensorflow_grpc import create_codec
 from serving.node.codecs.tensorproto import MAX_FILLED_BYTES, TYPE_NUMBERS, decode_tensors, encode_tensors
 from serving.node.codecs.zero_copy import MIN_CONTENT_BYTES, extract_contents
 from serving.protocols import Dialect, RequestMetadata, protos
@@ -249,7 +249,7 @@ def test_a_request_of_millions_of_parts_does_not_keep_a_node_busy() -> None:
 
     examples = protos.load_message_class("tensorflow.serving.ClassificationRequest")()
     examples.input.example_list.MergeFromString(b"\x0a\x00" * ((1 << 20) + 1))
-    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, "classify", "m", "v"), models.booster(3))
+    made = create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC, "classify", "m", "v"), models.booster(3))
     with pytest.raises(InvalidInputs, match="The request has 1048577 examples; it can have 1048576"):
         made.decode_request(examples.SerializeToString())
 
@@ -324,4 +324,4 @@ def test_any_message_is_read_or_refused(verb: str, data: st.DataObject) -> None:
 
     for model in (models.booster(3), models.routine(), models.graph(TensorSpec("x", "FP32", (-1, 3)))):
         with contextlib.suppress(ServingError):
-            reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).decode_request(body)
+            create_codec(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).decode_request(body)

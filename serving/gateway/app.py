@@ -1,4 +1,4 @@
-"""The gateway put together: every route in one list, every collaborator made in one place."""
+"""The gateway application: creates all components and routes, and starts and stops them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from serving.gateway.api.batch_requests import BatchRequestsApi
 from serving.gateway.api.discovery import DiscoveryApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
-from serving.gateway.api.introspection.status import StatusApi as FleetApi
-from serving.gateway.api.introspection.version_logs import VersionLogsApi as LogsApi
-from serving.gateway.api.jobs import JobsApi as JobsApi
+from serving.gateway.api.introspection.status import StatusApi
+from serving.gateway.api.introspection.version_logs import VersionLogsApi
+from serving.gateway.api.jobs import JobsApi
 from serving.gateway.api.log_entries import LogEntriesApi
 from serving.gateway.api.models import ModelsApi
 from serving.gateway.api.openapi import OpenApiDocumentApi
-from serving.gateway.api.operations import OperationsApi as OperationsApi
+from serving.gateway.api.operations import OperationsApi
 from serving.gateway.api.partial_responses import with_checked_fields, with_selected_fields
 from serving.gateway.api.policies import PoliciesApi
 from serving.gateway.api.protocol_metadata import ProtocolMetadataApi, with_default_project
 from serving.gateway.api.request_io import Endpoint, error_response, json_response
+from serving.gateway.api.unimplemented import build_refusal
 from serving.gateway.api.versions import VersionsApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.audit.completions import find_completions
@@ -54,7 +55,7 @@ from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JOB_COMMAND, JobQueue
-from serving.gateway.methods import METHODS, ApiMethod
+from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.model_statistics import ModelStatistics
@@ -76,17 +77,16 @@ from serving.scratch_folders import sweep_scratch
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.gateway.api.metadata_service import MetadataService
-from serving.gateway.api.unimplemented import build_refusal
-from serving.gateway.methods import PREDICTION_METHODS
+
+logger = logging.getLogger(__name__)
 
 
 def build_routes(
     endpoints: Mapping[str, Endpoint], wrap_endpoint: Callable[[ApiMethod, Endpoint], Endpoint]
 ) -> list[Route]:
-    """A route for each path of each method, named by it; those without an endpoint are refused.
+    """A route for each path of each method, with its id as name; methods without an endpoint are refused.
 
-    `around` puts what all requests go through around an endpoint. Predictions have no route: they take the
-    short way.
+    Predictions have no route: the HTTP server hands them to the `PredictionProxy` directly.
     """
     return [
         Route(
@@ -101,12 +101,9 @@ def build_routes(
     ]
 
 
-logger = logging.getLogger(__name__)
-
-
-# Seconds after the start for which the server may be unready because pilots are not lit.
+# Seconds after start in which /readyz may fail because pilots are still importing frameworks.
 _PILOTS_READY_WITHIN = 60.0
-# The name of what keeps clients from connecting.
+# The supervisor's key for the trouble that connections cannot be accepted.
 _ACCEPT_TROUBLE = "accepting"
 
 
@@ -117,11 +114,10 @@ def _ignore_death(_: str) -> None:
 class Gateway:
     """The ASGI application in front of all nodes.
 
-    `environment` is that of the server's process, handed on to the processes it starts; `job_command` starts
-    those of jobs. `tokens` are those of callers, None while access control is off. `on_death` is told why
-    the server must stop: something that it does in the background has ended. `refused` tells how many
-    connections and requests the server did not let through. Raises InvalidArgument for settings that cannot
-    be.
+    `environment` is the server's own, from which that of child processes is made; `job_command` starts the
+    processes of jobs. `tokens` is None while access control is off. `on_death` is called with the reason when
+    a background task has ended and the server must stop. `refused` returns how many connections and requests
+    the server rejected, by reason. Raises InvalidArgument for invalid settings.
     """
 
     def __init__(
@@ -202,7 +198,9 @@ class Gateway:
         )
         self._is_ready = False
         self._start_error: ServingError | None = None
-        self._pilot_start: asyncio.Task[None] | None = None  # of the pilots that are needed from the start on
+        self._pilot_start: asyncio.Task[None] | None = (
+            None  # done once the pilots that are needed at start are ready
+        )
         self._router = Starlette(
             routes=self._build_routes(),
             lifespan=self._lifespan,
@@ -221,11 +219,9 @@ class Gateway:
 
     @property
     def prediction_handler(self) -> PredictionProxy:
-        """What answers predictions."""
         return self._prediction_proxy
 
     def create_metadata_service(self) -> MetadataService:
-        """What answers questions over gRPC."""
         from serving.gateway.api.metadata_service import MetadataService  # noqa: PLC0415  only where gRPC is switched on
 
         return MetadataService(
@@ -241,7 +237,7 @@ class Gateway:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Everything but predictions is routed; those are `handler`'s."""
+        """Routes everything but predictions, which `prediction_handler` gets."""
         if scope["type"] != "http":
             await self._router(scope, receive, self._with_start_error(send))
         else:
@@ -258,11 +254,11 @@ class Gateway:
         )
         operations = OperationsApi(self._catalog, self._operation_runner)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
-        fleet = FleetApi(self._cluster_status, self._metrics)
+        status = StatusApi(self._cluster_status, self._metrics)
         schemas = ModelSchemasApi(self._schema_registry, lambda: self._catalog.state, config.single_output)
         openapi = OpenApiDocumentApi(lambda: self._catalog.state, self._access, config)
         discovery = DiscoveryApi(tokens=self._access is not None)
-        logs = LogsApi(
+        logs = VersionLogsApi(
             config.state_dir / "logs", lambda: self._catalog.state, separate_projects=self._access is not None
         )
         endpoints = {
@@ -272,10 +268,10 @@ class Gateway:
             "pilotlight.openapi": openapi.get_document,
             "pilotlight.docs": openapi.get_docs_page,
             "pilotlight.stats": self._get_stats,
-            "pilotlight.metrics": fleet.get_metrics,
-            "pilotlight.nodes": fleet.list_nodes,
-            "pilotlight.models.why": fleet.explain_model,
-            "pilotlight.versions.why": fleet.explain_version,
+            "pilotlight.metrics": status.get_metrics,
+            "pilotlight.nodes": status.list_nodes,
+            "pilotlight.models.why": status.explain_model,
+            "pilotlight.versions.why": status.explain_version,
             "pilotlight.versions.logs": logs.get,
             "pilotlight.versions.acceleration": AccelerationApi(
                 self._deployer, lambda: self._catalog.state
@@ -343,14 +339,14 @@ class Gateway:
         return with_default_project(method, self._config.default_project, audited)
 
     def _with_start_error(self, send: Send) -> Send:
-        """`send`, but a start that failed for a known reason is told of by that, not by a traceback."""
+        """`send`, with the reason of a failed start in place of its traceback if the reason is known."""
 
-        async def send_explained(message: Message) -> None:
+        async def send_with_reason(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed" and self._start_error is not None:
                 message = {**message, "message": f"The server cannot start. {self._start_error.message}"}
             await send(message)
 
-        return send_explained
+        return send_with_reason
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -384,13 +380,13 @@ class Gateway:
             closing.push_async_callback(self._request_log.close)
             await closing.enter_async_context(self._pool)
             self._start_loops(closing)
-            # What is there by now stays: the collector need not look at it again.
+            # Long-lived objects: exempt them from garbage collection.
             gc.freeze()
             gc.enable()
             yield
 
     def _start_loops(self, closing: contextlib.AsyncExitStack) -> None:
-        """Do what a server does; each part of it ends, whatever becomes of the others."""
+        """Start the background loops; each is stopped on closing, even if stopping another fails."""
         self._is_ready = True
         self._reconciler.apply_commit(Commit.from_state(self._catalog.state))
         self._pilot_start = self._supervisor.start_task(
@@ -454,14 +450,14 @@ class Gateway:
             self._request_log.log_node_output(target, node.id, line)
 
     def set_accept_trouble(self, reason: str) -> None:
-        """Take note why connections cannot be accepted; "" once they can."""
+        """Report why connections cannot be accepted; "" once they can."""
         if reason:
             self._supervisor.report_trouble(_ACCEPT_TROUBLE, reason)
         else:
             self._supervisor.clear_trouble(_ACCEPT_TROUBLE)
 
     def _get_unready_reason(self) -> str:
-        """Why requests had better go elsewhere; "" if they need not."""
+        """Why the server is not ready; "" if it is."""
         if not self._is_ready:
             return "The server is starting or stopping."
         if troubles := self._supervisor.list_troubles():
@@ -510,18 +506,18 @@ async def _handle_serving_error(request: Request, error: Exception) -> Response:
 
 
 async def _handle_not_found(request: Request, _: Exception) -> Response:
-    there = (
+    hint = (
         "The API is below /v1/projects/PROJECT; /docs has all there is, and docs/api.md and "
         "docs/protocols.md explain it."
     )
-    return _render_error(request, path_not_found_error(request.method, request.url.path, there))
+    return _render_error(request, path_not_found_error(request.method, request.url.path, hint))
 
 
 async def _handle_wrong_method(request: Request, _: Exception) -> Response:
-    # Of a path with several methods each has a route of its own.
+    # Each method of a path has a route of its own.
     routes = (route for route in request.app.routes if isinstance(route, Route))
-    there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    allow = ", ".join(sorted({method for route in there for method in route.methods or ()}))
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    allow = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
     return _render_error(request, wrong_method_error(request.method, request.url.path, allow))
 
 

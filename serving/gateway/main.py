@@ -1,4 +1,4 @@
-"""Runs the gateway until it is told to stop."""
+"""Runs the gateway process: state folder lock, listeners, event loop."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    `announce` is called with the server's address once it listens, and with that of gRPC. Raises Unavailable
-    when an address is taken, FailedPrecondition when another server uses the state folder or what is in it is
-    damaged, and InvalidArgument for a server open to others by mistake or a certificate that does not work.
+    `announce` is called with each address that the server listens on, HTTP and gRPC. Raises Unavailable if an
+    address is taken, FailedPrecondition if another server uses the state folder or the state is damaged,
+    InvalidArgument if the server would be open to others without access control, or for a bad certificate.
     """
     certificate = CertificateFiles.from_settings(config.tls_cert, config.tls_key)
     cross_origin = CrossOriginPolicy.from_settings(
@@ -50,7 +50,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
 
         async def run_server() -> int:
             store = SqliteStore(config.state_dir / "state.db")
-            store.load()  # what is damaged is told of before anything has begun
+            store.load()  # fail on a damaged state file before anything starts
 
             def stop_server(reason: str) -> None:
                 server.stop_with_error(reason)
@@ -73,7 +73,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 cross_origin=cross_origin,
             )
             if grpc is not None:
-                grpc.mark_ready()  # from its start, which is when the gateway has started
+                grpc.mark_ready()  # the gateway has started when gRPC starts
             server = http_server.make_http_server(
                 gateway,
                 settings=config,
@@ -89,24 +89,24 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             return server.exit_code
 
         code = run_event_loop(run_server())
-        if left := linux.kill_descendants():
-            logger.warning("%d processes were killed that models or builds had left behind", left)
+        if killed := linux.kill_descendants():
+            logger.warning("%d processes were killed that models or builds had left behind", killed)
         return code
 
 
 @contextlib.contextmanager
 def _lock_state_dir(folder: Path) -> Generator[None]:
-    """Hold the state folder; the kernel lets go of it however the process ends.
+    """Lock the state folder; the kernel releases the lock however the process ends.
 
-    The file `lock` says who holds it. It may be removed, so the folder itself is locked too if it can be.
+    The file `lock` holds the pid of its owner. It may be removed, so the folder is locked too if possible.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as closing:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _restrict_permissions(folder)
-            file = held.enter_context((folder / "lock").open("a+b", buffering=0))
+            file = closing.enter_context((folder / "lock").open("a+b", buffering=0))
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            held.callback(os.close, descriptor)
+            closing.callback(os.close, descriptor)
         except OSError as error:
             raise _state_dir_error(folder, error) from error
         try:
@@ -127,7 +127,7 @@ def _lock_state_dir(folder: Path) -> Generator[None]:
 
 
 def _lock_folder(descriptor: int) -> None:
-    """Raises BlockingIOError if another server has done so; NFS has no locks on folders."""
+    """Raises BlockingIOError if another server holds the lock. NFS has no locks on folders."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -141,7 +141,7 @@ def _state_dir_error(folder: Path, error: OSError) -> Unavailable:
 
 
 def _restrict_permissions(folder: Path) -> None:
-    """Nobody else reads what the server remembers. Folders open to others may have to be, for logs."""
+    """Close the state file to other users. Their access to the folder is only warned of: logs may need it."""
     descriptor = os.open(folder / "state.db", os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)

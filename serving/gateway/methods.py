@@ -1,9 +1,9 @@
-"""Every route of the gateway in one table: where it is, the permission it takes, and the kind of access.
+"""Every method of the gateway in one table: its paths, required permission and kind of access.
 
 Ids are those of the discovery document without `ml.`; those of our own routes begin with `pilotlight.`, and
-those of other people's protocols are the full names of their gRPC methods, over HTTP too.
-Source: sections 1.1 and 9.1 of the AI Platform contract. It leaves open which permission some methods on
-trials take: those that change one take `ml.trials.update`, and `suggest`, which makes some,
+those of other protocols are the full names of their gRPC methods, over HTTP too.
+Source: sections 1.1 and 9.1 of the AI Platform contract. It does not define the permission of some methods on
+trials: those that change a trial require `ml.trials.update`, and `suggest`, which creates trials,
 `ml.trials.create`.
 """
 
@@ -20,7 +20,7 @@ SERVER = "server"
 
 
 class Activity(StrEnum):
-    """Kinds of access, as Cloud Audit Logs tells them apart."""
+    """Kinds of access, as in Cloud Audit Logs."""
 
     ADMIN_WRITE = "ADMIN_WRITE"
     ADMIN_READ = "ADMIN_READ"
@@ -30,11 +30,10 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiMethod:
-    """One route: `verb` and `path`, as Starlette has paths; `also` are more paths of the same method.
+    """A method: `verb` and `path`, in Starlette's syntax; `also` are more paths of the same method.
 
-    `permission` is what a caller needs, "" where nothing is needed. `resource` is the template of the name
-    on which it is checked, with the parameters of `path`; "" where there is none. Where a path has no project
-    it is that of `--default-project`.
+    The caller needs `permission` ("": none) on `resource`, a template of a resource name with the parameters
+    of `path` ("": none). A path without a project means that of `--default-project`.
     """
 
     id: str
@@ -47,12 +46,12 @@ class ApiMethod:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is of another protocol than AI Platform's, and not our own."""
+        """Whether it belongs to another protocol than AI Platform's, and is not our own."""
         return self.id.startswith(("tensorflow.", "inference."))
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All paths it has over HTTP; none for what there is over gRPC alone."""
+        """All HTTP paths; none for methods of gRPC only."""
         return (self.path, *self.also) if self.path else ()
 
 
@@ -65,12 +64,12 @@ _LOCATION = _PROJECT + "/locations/{location}"
 _REGIONAL_OPERATION = _LOCATION + "/operations/{operation}"
 _STUDY = _LOCATION + "/studies/{study}"
 _TRIAL = _STUDY + "/trials/{trial}"
-# The rest of a name, slashes included.
+# Any resource of a project: the rest of the name, slashes included.
 _ANY = "projects/{name:path}"
 
 _INFERENCE = "inference.GRPCInferenceService"
 
-# The verb of a row tells the activity, except where the row says it.
+# The default activity follows from the verb.
 _READS = "GET"
 
 
@@ -88,7 +87,7 @@ def _api_method(
 
 
 def _own_route(name: str, permission: str, resource: str, path: str, *also: str) -> ApiMethod:
-    """A route beside the API."""
+    """A route of our own, outside the API."""
     return replace(_make_method(f"pilotlight.{name}", _READS, permission, resource, path=path), also=also)
 
 
@@ -99,7 +98,7 @@ def _make_method(
     return ApiMethod(
         id=name,
         verb=verb,
-        # One segment without ":", so that `{model}` never swallows the verb of `m:verb`.
+        # One segment without ":", so that `{model}` never matches the verb in `m:verb`.
         path=path.replace("}", ":id}").replace(":path:id}", ":path}"),
         permission=permission,
         resource=resource.replace(":path}", "}"),
@@ -116,13 +115,12 @@ def _foreign_method(
     *,
     resource: str = _MODEL,
 ) -> ApiMethod:
-    """A method of another protocol, on a model or another `resource` unless it takes no permission."""
+    """A method of another protocol."""
     path, *also = (path.replace("}", ":id}") for path in paths)
     return ApiMethod(name, verb, path, permission, resource if permission else "", activity, tuple(also))
 
 
 def _tensorflow_method(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> ApiMethod:
-    """A method of TensorFlow Serving."""
     versions = ("", "/versions/{version}", "/labels/{label}")
     paths = [f"/v1/models/{{model}}{version}{suffix}" for version in versions]
     return _foreign_method(f"tensorflow.serving.{name}", verb, permission, paths, **more)
@@ -139,7 +137,7 @@ def _inference_method(name: str, verb: str, permission: str, suffix: str, **more
 
 
 def _list_foreign_methods() -> Iterable[ApiMethod]:
-    """TensorFlow Serving and the Open Inference Protocol, as docs/protocols.md has them."""
+    """Methods of TensorFlow Serving and the Open Inference Protocol; see docs/protocols.md."""
     predicts = {"activity": Activity.DATA_READ}
     for verb in ("Predict", "Classify", "Regress"):
         yield _tensorflow_method(
@@ -160,7 +158,7 @@ def _list_foreign_methods() -> Iterable[ApiMethod]:
 
 
 def _list_triton_methods() -> Iterable[ApiMethod]:
-    """What Triton has beside the protocol. A model that is called stats has no metadata."""
+    """Triton's extensions of the protocol. They hide the metadata of a model called "stats"."""
     for name, verb, path in (
         ("AllModelStatistics", _READS, "/v2/models/stats"),
         ("RepositoryIndex", "POST", "/v2/repository/index"),
@@ -179,7 +177,7 @@ def _list_triton_methods() -> Iterable[ApiMethod]:
 
 
 def _list_trial_methods() -> Iterable[ApiMethod]:
-    """Studies and their trials: data of an optimisation, not settings of the server."""
+    """Methods of studies and their trials. These are data, not settings of the server."""
     reading, writing = Activity.DATA_READ, Activity.DATA_WRITE
     study, trial = "projects.locations.studies.", "projects.locations.studies.trials."
     yield _api_method(study + "create", "POST", "ml.studies.create", _LOCATION, "/studies", activity=writing)
@@ -206,7 +204,7 @@ def _list_trial_methods() -> Iterable[ApiMethod]:
 
 
 def _list_policy_methods(resources: str, kind: str, template: str, get: str = "GET") -> Iterable[ApiMethod]:
-    """The three methods on the policy of a resource; whoever asks what they may do needs no permission."""
+    """The three methods of a resource's policy; `testIamPermissions` requires no permission."""
     yield _api_method(
         f"{resources}.getIamPolicy",
         get,
@@ -230,12 +228,12 @@ _ALL_METHODS = (
     _own_route("root", "", "", "/"),
     _own_route("healthz", "", "", "/healthz"),
     _own_route("readyz", "", "", "/readyz"),
-    # Who may see a version is told of its predictions.
+    # The document describes only versions that the caller may see.
     _own_route("openapi", "", SERVER, "/openapi.json"),
     _own_route("docs", "", "", "/docs"),
-    # What is told of all projects takes a role on the server.
+    # Figures of all projects require a role on the server.
     _own_route("stats", "ml.models.list", SERVER, "/stats"),
-    # Also where TensorFlow Serving has them by default.
+    # Also at TensorFlow Serving's default path.
     _own_route("metrics", "ml.models.list", SERVER, "/metrics", "/monitoring/prometheus/metrics"),
     _own_route("nodes", "ml.models.list", SERVER, "/nodes"),
     _own_route("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
@@ -245,9 +243,9 @@ _ALL_METHODS = (
     _own_route("models.schema", "ml.models.get", _MODEL, f"/v1/{_MODEL}:schema"),
     _own_route("versions.schema", "ml.versions.get", _VERSION, f"/v1/{_VERSION}:schema"),
     _own_route("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
-    # Cloud Logging's; it takes `ml.jobs.get` on the job that its filter names.
+    # A method of Cloud Logging; it requires `ml.jobs.get` on the job that its filter names.
     ApiMethod("pilotlight.entries.list", "POST", LOG_ENTRIES_PATH, "", SERVER, Activity.DATA_READ),
-    # Clients ask for it before they have a token.
+    # Clients fetch it before they have a token.
     ApiMethod(
         "pilotlight.discovery.rest",
         "GET",
@@ -258,9 +256,9 @@ _ALL_METHODS = (
         ("/discovery/v1/apis/{api:id}/{version:id}/rest",),
     ),
     _own_route("discovery.list", "", "", "/discovery/v1/apis"),
-    # Each of its parts is let in by itself.
+    # Access is checked for each part.
     ApiMethod("pilotlight.batch", "POST", "/batch", "", SERVER, Activity.ADMIN_READ, ("/batch/ml/v1",)),
-    # Google's API for projects is another one, and asks for policies by POST.
+    # In Google's API, projects belong to Resource Manager, which gets policies by POST.
     *_list_policy_methods("pilotlight.projects", "resourcemanager.projects", _PROJECT, "POST"),
     *_list_policy_methods("pilotlight.server", "resourcemanager.projects", SERVER, "POST"),
     _api_method(
@@ -288,7 +286,7 @@ _ALL_METHODS = (
     _api_method("projects.models.versions.get", "GET", "ml.versions.get", _VERSION),
     _api_method("projects.models.versions.patch", "PATCH", "ml.versions.update", _VERSION),
     _api_method("projects.models.versions.delete", "DELETE", "ml.versions.delete", _VERSION),
-    # What changes is the model: which of its versions answers.
+    # It changes the model.
     _api_method("projects.models.versions.setDefault", "POST", "ml.models.update", _VERSION, ":setDefault"),
     _api_method("projects.jobs.create", "POST", "ml.jobs.create", _PROJECT, "/jobs"),
     _api_method("projects.jobs.list", "GET", "ml.jobs.list", _PROJECT, "/jobs"),
@@ -304,7 +302,7 @@ _ALL_METHODS = (
 
 METHODS: Mapping[str, ApiMethod] = {method.id: method for method in _ALL_METHODS}
 PREDICT_METHOD = METHODS["projects.predict"]
-# Those that go to a node; they have no route, but take the short way.
+# Methods that go to a node: the `PredictionProxy` handles them without a route.
 PREDICTION_METHODS = frozenset(
     method
     for method in _ALL_METHODS

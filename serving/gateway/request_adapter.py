@@ -1,7 +1,7 @@
-"""Requests as some of Google's clients send them: verbs in a header, queries in a body, and packed bodies.
+"""Middleware that turns requests of Google's client libraries into plain ones.
 
-What comes out of it is an ordinary request, and everything that looks at requests comes after: routes,
-access, limits and the audit log know the verb that is meant, and no other.
+It applies X-HTTP-Method-Override, moves a query from the body to the URL and decompresses bodies. Everything
+that looks at requests (routes, access, limits, the audit log) comes after it and sees the intended method.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ _ADAPTED = frozenset({CONTENT_ENCODING, METHOD_OVERRIDE})
 
 
 class BodyMemory(Protocol):
-    """What counts the bytes of bodies."""
+    """Counts the bytes of bodies in memory."""
 
     def reserve_bytes(self, size: int) -> None:
-        """Count so many bytes. Raises ResourceExhausted if there are too many."""
+        """Raises ResourceExhausted if there would be too many."""
 
-    def release_bytes(self, size: int) -> None:
-        """So many bytes are free."""
+    def release_bytes(self, size: int) -> None: ...
 
 
 class RequestAdapterMiddleware:
-    """An ASGI application around `app`. `memory` counts what is unpacked.
+    """An ASGI application around `app`; `memory` counts decompressed bodies.
 
-    A query that comes as a body may have `max_query` bytes, as it might in a head.
+    A query in a body may have `max_query` bytes, as many as it may have in a head.
     """
 
     def __init__(self, app: Any, memory: BodyMemory, max_query: int) -> None:
@@ -55,13 +54,12 @@ class RequestAdapterMiddleware:
         self._max_query = max_query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is meant."""
-        told = [(name, value) for name, value in scope["headers"] if name in _ADAPTED]
-        if not told:
+        headers = [(name, value) for name, value in scope["headers"] if name in _ADAPTED]
+        if not headers:
             await self._app(scope, receive, send)
             return
-        encoding = parse_content_encoding(value for name, value in told if name == CONTENT_ENCODING)
-        overrides = [value.decode("latin-1") for name, value in told if name == METHOD_OVERRIDE]
+        encoding = parse_content_encoding(value for name, value in headers if name == CONTENT_ENCODING)
+        overrides = [value.decode("latin-1") for name, value in headers if name == METHOD_OVERRIDE]
         body = _CompressedBody(scope, receive, encoding, self._memory)
         try:
             if encoding:
@@ -78,7 +76,7 @@ class RequestAdapterMiddleware:
     async def _apply_method_override(
         self, scope: Scope, receive: Receive, overrides: list[str]
     ) -> tuple[Scope, Receive]:
-        """The request with the verb that it means. Raises InvalidArgument."""
+        """The request with its intended method. Raises InvalidArgument."""
         verb = overrides[0]
         if len(overrides) > 1 or verb not in _VERBS:
             raise InvalidArgument(
@@ -90,7 +88,7 @@ class RequestAdapterMiddleware:
             raise InvalidArgument(
                 f"The header X-HTTP-Method-Override goes with POST alone, not with {scope['method']}."
             )
-        ensure_request_id(scope)  # both have the same
+        ensure_request_id(scope)  # before the scope is copied: both get the same id
         scope = {**scope, "method": verb}
         if verb == "GET":
             scope["query_string"] = await self._read_query(scope, receive)
@@ -98,7 +96,6 @@ class RequestAdapterMiddleware:
         return scope, receive
 
     async def _read_query(self, scope: Scope, receive: Receive) -> bytes:
-        """The query of a request that has it in its body."""
         check_body_length(scope, self._max_query)
         query = await _read_body(receive, self._max_query)
         given = next((value for name, value in scope["headers"] if name == CONTENT_TYPE), b"")
@@ -110,39 +107,38 @@ class RequestAdapterMiddleware:
 
 
 class _CompressedBody:
-    """The body of a request, unpacked when it is first asked for, and counted from then on."""
+    """The body of a request: decompressed on the first `receive`, and counted until `release`."""
 
     def __init__(self, scope: Scope, receive: Receive, encoding: str, memory: BodyMemory) -> None:
         self._scope = scope
         self._receive = receive
         self._encoding = encoding
         self._memory = memory
-        self._held = 0
+        self._held_bytes = 0
         self._is_read = False
 
     async def receive(self) -> Message:
-        """As ASGI has it: all of the body, and after it what the client does."""
+        """An ASGI receive: the whole body in one message, then the client's further messages."""
         if self._is_read:
             return await self._receive()
         self._is_read = True
         check_body_length(self._scope, MAX_BODY_BYTES)
-        packed = await _read_body(self._receive, MAX_BODY_BYTES)
-        body = packed and await decompress_body(
-            BodyDecompressor(self._encoding, packed, MAX_BODY_BYTES), self._hold_bytes
+        compressed = await _read_body(self._receive, MAX_BODY_BYTES)
+        body = compressed and await decompress_body(
+            BodyDecompressor(self._encoding, compressed, MAX_BODY_BYTES), self._hold_bytes
         )
         return {"type": "http.request", "body": body, "more_body": False}
 
     def release(self) -> None:
-        """Nobody needs it any more."""
-        self._memory.release_bytes(self._held)
+        self._memory.release_bytes(self._held_bytes)
 
     def _hold_bytes(self, size: int) -> None:
         self._memory.reserve_bytes(size)
-        self._held += size
+        self._held_bytes += size
 
 
 async def _read_body(receive: Receive, limit: int) -> bytes:
-    """A whole body; what there is of it when the client goes. Raises BodyTooLarge."""
+    """The whole body, or what arrived of it before the client disconnected. Raises BodyTooLarge."""
     parts, size, more = [], 0, True
     while more:
         message = await receive()
@@ -155,7 +151,6 @@ async def _read_body(receive: Receive, limit: int) -> bytes:
 
 
 def _without_body(receive: Receive) -> Receive:
-    """A `receive` of a request without a body."""
     is_read = False
 
     async def receive_empty() -> Message:

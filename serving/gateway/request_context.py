@@ -1,4 +1,7 @@
-"""The id of a request: the same in every log, and told to the client as `x-request-id`."""
+"""The context of a request: its id, its caller, and the cause of the changes that it makes.
+
+The id is the same in every log, and the client gets it as `x-request-id`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ _CALLER_KEY = "pilotlight.caller"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: `user:ann@example.com`, `serviceAccount:…`, `allUsers` for one without a token.
+    """Who sent a request.
 
-    "" while access control is off.
+    `principal`: `user:ann@example.com`, `serviceAccount:…`, `allUsers` for a request without a token, ""
+    while access control is off.
     """
 
     principal: str
@@ -31,47 +35,41 @@ ANONYMOUS_CALLER = Caller("allUsers")
 
 
 def get_caller(scope: Scope) -> Caller:
-    """The caller of a request that was let in."""
     caller: Caller = scope.get(_CALLER_KEY, UNKNOWN_CALLER)
     return caller
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """Keep the caller beside the request."""
     scope[_CALLER_KEY] = caller
 
 
 class ChangeCause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call: its id in the audit log, the id of its request, and who made it.
-
-    `principal` is "" without access control.
-    """
+    """The API call behind a change; `call` is its id in the audit log."""
 
     call: str
     request_id: str = ""
     principal: str = ""
 
 
-# The cause of the changes that are made in this context; a call sets it for as long as it lasts.
+# The cause of the changes that are made in this context; set for the duration of an API call.
 CURRENT_CAUSE: ContextVar[ChangeCause | None] = ContextVar("pilotlight_cause", default=None)
-
 
 REQUEST_ID_HEADER = REQUEST_ID
 
 _REQUEST_ID_KEY = "pilotlight.request_id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-# Of all requests of this process, followed by their number.
+# The prefix of all ids that this process makes; a counter follows it.
 _PREFIX, _numbers = secrets.token_hex(8).encode(), itertools.count()
-# W3C Trace Context: version, trace id, parent id, flags; later versions may say more.
+# W3C Trace Context: version, trace id, parent id, flags; later versions may add fields.
 _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?"
 )
 
 
 def identify_request(head: RequestHead) -> bytes:
-    """The client's own `X-Request-Id` if it is well-formed, else its trace id, else one made here."""
-    told = head.prediction_headers
-    own, parent = told.get(REQUEST_ID_HEADER), told.get(TRACEPARENT)
+    """The client's `X-Request-Id` if it is well-formed, else its trace id, else a new id."""
+    headers = head.prediction_headers
+    own, parent = headers.get(REQUEST_ID_HEADER), headers.get(TRACEPARENT)
     if own is not None and _WELL_FORMED.fullmatch(own):
         return own
     if parent is not None and (trace := _parse_trace_id(parent)):
@@ -79,13 +77,12 @@ def identify_request(head: RequestHead) -> bytes:
     return _new_request_id()
 
 
-def set_request_id(scope: Scope, identity: bytes) -> None:
-    """Keep it beside the request."""
-    scope[_REQUEST_ID_KEY] = identity.decode()
+def set_request_id(scope: Scope, request_id: bytes) -> None:
+    scope[_REQUEST_ID_KEY] = request_id.decode()
 
 
 def ensure_request_id(scope: Scope) -> str:
-    """The id of a request, made now if it has none yet."""
+    """The id of a request, made on the first call unless `set_request_id` was called."""
     known: str | None = scope.get(_REQUEST_ID_KEY)
     if known is None:
         known = scope[_REQUEST_ID_KEY] = _read_client_id(scope["headers"]) or _new_request_id().decode()
@@ -93,7 +90,7 @@ def ensure_request_id(scope: Scope) -> str:
 
 
 def read_trace_id(scope: Scope) -> str:
-    """The trace that the client says the request belongs to, 32 hex digits; "" if it says none."""
+    """The trace id in the client's `traceparent`, 32 hex digits; "" if there is none."""
     for name, value in scope["headers"]:
         if name == TRACEPARENT:
             return _parse_trace_id(value)
@@ -101,13 +98,10 @@ def read_trace_id(scope: Scope) -> str:
 
 
 def request_id_header(scope: Scope) -> tuple[bytes, bytes]:
-    """The header that tells the client."""
     return REQUEST_ID_HEADER, ensure_request_id(scope).encode()
 
 
 def with_request_id_header(scope: Scope, send: Send) -> Send:
-    """A `send` that adds the header to the answer."""
-
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message["headers"], request_id_header(scope)]
@@ -117,7 +111,7 @@ def with_request_id_header(scope: Scope, send: Send) -> Send:
 
 
 def _new_request_id() -> bytes:
-    """It tells requests apart and guards nothing."""
+    """Unique, but no secret."""
     return b"%b%016x" % (_PREFIX, next(_numbers))
 
 

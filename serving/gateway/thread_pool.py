@@ -1,4 +1,4 @@
-"""Threads for blocking work, a pool for each class of it: asyncio's own executor would be one for all."""
+"""Threads for blocking work, one pool for each class of work; asyncio's default executor is shared by all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RETRY_AFTER = 1.0
 
 
 class ThreadPool:
-    """Threads for one class of work, which can so delay no other; they end with the pool.
+    """Threads for one class of work; they end with the pool.
 
-    `queue` is how many calls may wait for one of the `threads`, None where the callers bound that. A call
-    that is cancelled while it waits is not made; one that has begun goes on to its end.
+    `queue` is how many calls may wait for one of the `threads`, None if the callers bound that. A call that
+    is cancelled while it waits is not made; one that has begun runs to its end.
     """
 
     def __init__(self, name: str, threads: int, *, queue: int | None = None) -> None:
@@ -30,7 +30,7 @@ class ThreadPool:
         self._free = None if queue is None else threading.Semaphore(threads + queue)
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returns or raises. Raises ResourceExhausted when too many calls wait."""
+        """Raises what `work` raises, or ResourceExhausted when too many calls wait."""
         if self._free is not None and not self._free.acquire(blocking=False):
             raise ResourceExhausted(
                 f"Too many requests of this kind ({self._name}) wait already; try again.",
@@ -44,6 +44,6 @@ class ThreadPool:
             raise
         if self._free is not None:
             free = self._free
-            # Not when the caller stops waiting: a call that has begun keeps its thread until it ends.
+            # Not when the caller is cancelled: a call that has begun keeps its thread until it ends.
             future.add_done_callback(lambda _: free.release())
         return await asyncio.wrap_future(future)

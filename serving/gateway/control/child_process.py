@@ -1,8 +1,9 @@
-"""Runs a module of ours as a process that ends when the server does, with all that it has started.
+"""Runs a module in a child process that ends with the server, together with all processes it started.
 
-`python -m serving.gateway.control.child_process FD MODULE`, in a session of its own: FD is the reading end of a pipe whose
-only writing end the server holds. Without it, pip would go on installing into a folder that the next server
-prepares anew, and a job would go on beside the next server's attempt at it.
+`python -m serving.gateway.control.child_process FD MODULE`, in a session of its own: FD is the reading end of
+a pipe whose only writing end the server holds. Otherwise, after a kill of the server, pip would go on
+installing into a folder that the next server prepares again, and a job would run beside the next server's
+attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from autoscaler import linux
 
 
 def main(lifeline: int, module: str) -> None:
-    """Run the module as `python -m MODULE` would; when it has ended, so has what it started."""
+    """Run the module as `python -m MODULE` does, then kill its descendants."""
     linux.die_with_lifeline(lifeline)
     linux.harden_process()
     linux.set_subreaper(True)

@@ -1,4 +1,4 @@
-"""A version as the processes that serve it see it: preparing its files, and how its nodes are started."""
+"""Deploys versions: prepares their files and specifies how their nodes are started."""
 
 from __future__ import annotations
 
@@ -55,39 +55,40 @@ from serving.resources import AutoScaling, Version
 NODE_ENTRY = "serving.node.main:start"
 
 _LINE_LIMIT = 1 << 20
-# For looks at sources and the removal of files, which may be slow.
+# For checks of sources and the removal of files, which may be slow.
 _THREADS = 4
 
-# Seconds by which a creation waits longer for its node than a node may take to start.
+# Seconds that a creation waits for its node beyond `start_timeout`.
 _GRACE = 30.0
-# Seconds in which a process that prepares a version begins to work.
-_BEGINS_WITHIN = 10.0
-# What a node is taken to need until one was measured: bytes for itself, and times the model's files.
-_UNKNOWN_NODE, _EXPANDS = 48 << 20, 2
+# Seconds in which the preparing process must begin.
+_BEGIN_TIMEOUT = 10.0
+# The assumed memory of a node until one was measured: this many bytes, plus this factor times the model's
+# files.
+_BASE_MEMORY, _MEMORY_PER_FILE_BYTE = 48 << 20, 2
 
-# Machine types on which AI Platform had TensorFlow Serving answer, see docs/api.md.
-_BARE = "n1-"
+# Machine types on which AI Platform served with TensorFlow Serving, see docs/api.md.
+_BARE_MACHINE_TYPES = "n1-"
 
 EnterPhase = Callable[[str], Awaitable[None]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AccelerationRecordLocation:
-    """Where a verdict is, or is to be, and what it must hold for."""
+    """The folder of a version's acceleration record, and the key with which a record there is valid."""
 
     folder: Path
     key: acceleration_record.AccelerationKey
 
     def to_argument(self) -> dict[str, Any]:
-        """As a node is told."""
+        """As an argument of the node."""
         return {"folder": str(self.folder), "key": msgspec.to_builtins(self.key)}
 
 
 class VersionDeployer:
     """Prepares, starts and removes versions.
 
-    `environment` is that of the server's own process, of which nodes get what `scrubbed` leaves. Raises
-    InvalidArgument for settings that cannot be.
+    `environment` is the server's own, of which nodes get what `sanitize_environment` leaves. Raises
+    InvalidArgument for invalid settings.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class VersionDeployer:
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
         self._threads = ThreadPool("versions", _THREADS)
-        # One for all versions that need it: its lists and environment are the most of what one knows.
+        # Shared by all versions: its module list and environment are most of a version's memory here.
         self._framework_pilot = functools.cache(
             functools.partial(framework_pilot_spec, environment=self._node_environment)
         )
@@ -120,9 +121,8 @@ class VersionDeployer:
         )
 
     def build_node_spec(self, record: VersionRecord) -> NodeSpec:
-        """How nodes of a version are started."""
         deployed = record.deployed or DeploymentInfo(model_dir=str(self._folder / record.uid / "model"))
-        place = self.locate_acceleration_record(record)
+        acceleration = self.locate_acceleration_record(record)
         return NodeSpec(
             key=record.uid,
             title=str(record.name),
@@ -136,7 +136,7 @@ class VersionDeployer:
                 "settings": self._build_settings(deployed),
                 "waking": bool(deployed.framework),
                 "slots": self._config.node_concurrency,
-                "acceleration": None if place is None else place.to_argument(),
+                "acceleration": None if acceleration is None else acceleration.to_argument(),
                 "schema": deployed.schema,
                 "interpreter": deployed.interpreter,
                 "container": self._build_container(record, deployed),
@@ -157,7 +157,7 @@ class VersionDeployer:
         )
 
     def _build_container(self, record: VersionRecord, deployed: DeploymentInfo) -> dict[str, Any] | None:
-        """What serves a version in place of a framework, as a node is told."""
+        """The container that serves a version in place of a framework, as an argument of the node."""
         if record.version.container is None:
             return None
         container = make_run_config(
@@ -173,11 +173,11 @@ class VersionDeployer:
 
     @property
     def is_acceleration_enabled(self) -> bool:
-        """Whether versions may use faster ways."""
+        """Whether versions may use accelerated code."""
         return self._config.acceleration != "off"
 
     def locate_acceleration_record(self, record: VersionRecord) -> AccelerationRecordLocation | None:
-        """Where the verdict on a version's faster ways belongs; None: there are to be none."""
+        """None if the version must not be accelerated."""
         version = record.version
         deployed = record.deployed
         if (
@@ -187,7 +187,7 @@ class VersionDeployer:
             or version.container
         ):
             return None
-        if version.prediction_method not in ("", "predict"):  # the faster ways are those of predict
+        if version.prediction_method not in ("", "predict"):  # only predict is accelerated
             return None
         if deployed is not None and deployed.interpreter:
             return None
@@ -198,39 +198,38 @@ class VersionDeployer:
         return AccelerationRecordLocation(self._folder / record.uid / "acceleration", key)
 
     def select_pilot(self, record: VersionRecord) -> PilotSpec:
-        """What nodes of a version are forked from."""
         deployed = record.deployed or DeploymentInfo(model_dir="")
         framework = deployed.framework or _declared_framework(record)
         return self._framework_pilot(framework, deployed.tensorflow)
 
     def list_pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
-        """All that starting nodes of a version takes."""
+        """All pilots that the nodes of a version need."""
         helper = self._select_helper_pilot(record)
         return (self.select_pilot(record),) if helper is None else (self.select_pilot(record), helper)
 
     def _select_helper_pilot(self, record: VersionRecord) -> PilotSpec | None:
-        """The pilot of another interpreter; None for one that is the version's alone."""
+        """The pilot of another interpreter; None if the version has its own, or the server's."""
         interpreter = record.deployed.interpreter if record.deployed else ""
         if not interpreter or Path(interpreter).is_relative_to(self._folder / record.uid):
             return None
         return self._interpreter_pilot(interpreter)
 
     def track_version(self, record: VersionRecord) -> None:
-        """Have the nodes of a version scaled from now on."""
+        """Have the autoscaler scale the version from now on."""
         deployed = record.deployed or DeploymentInfo(model_dir="")
         self._autoscaler.track_version(
             self.build_node_spec(record),
             build_scaling_spec(record.version, self._config),
-            memory=deployed.memory or _UNKNOWN_NODE + _EXPANDS * deployed.files_bytes,
+            memory=deployed.memory or _BASE_MEMORY + _MEMORY_PER_FILE_BYTE * deployed.files_bytes,
             start_seconds=deployed.start_seconds or None,
         )
 
     async def deploy(
         self, record: VersionRecord, enter_phase: EnterPhase
     ) -> tuple[DeploymentInfo, tuple[str, ...]]:
-        """Fetch, install, start a node, load, warm; from a trusted source only, as the setting is now.
+        """Fetch, install, start a first node, load, warm up; the current setting must trust the sources.
 
-        Returns what was found out and warnings for the owner. Raises the ServingError that says why not.
+        Returns warnings for the owner too. Raises the ServingError that the creation fails with.
         """
         await self.check_sources(record.version)
         prepared = await self._run_prepare(record, enter_phase)
@@ -242,12 +241,12 @@ class VersionDeployer:
             tensorflow=prepared.tensorflow,
             files_bytes=await self._threads.run(_folder_size, Path(prepared.model_dir)),
             interpreter=prepared.interpreter,
-            bare=record.version.machine_type.startswith(_BARE),
+            bare=record.version.machine_type.startswith(_BARE_MACHINE_TYPES),
             image=prepared.image,
         )
-        begun = msgspec.structs.replace(record, deployed=deployed)
-        self.track_version(begun)
-        report = await self._start_first_node(self.build_node_spec(begun))
+        prepared_record = msgspec.structs.replace(record, deployed=deployed)
+        self.track_version(prepared_record)
+        report = await self._start_first_node(self.build_node_spec(prepared_record))
         deployed = msgspec.structs.replace(
             deployed,
             framework=report["framework"],
@@ -270,7 +269,7 @@ class VersionDeployer:
             await self._threads.run(self._check_log_folder, config.bigquery_table_name)
 
     async def remove(self, record: VersionRecord) -> None:
-        """Stop a version's nodes and delete its files. Requests in flight finish."""
+        """Stop a version's nodes and delete its files; requests in flight finish first."""
         await self.stop(record)
         await self._threads.run(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
 
@@ -279,7 +278,7 @@ class VersionDeployer:
         await self._autoscaler.forget_version(record.uid)
 
     def delete_orphaned_files(self, uids: set[str]) -> None:
-        """Delete the files of versions that no longer exist (a kill may have left some)."""
+        """Delete the files of versions that no longer exist; a kill may leave some."""
         if self._folder.is_dir():
             for leftover in self._folder.iterdir():
                 if leftover.name not in uids:
@@ -317,7 +316,7 @@ class VersionDeployer:
         return settings
 
     async def _run_prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.PreparedVersion:
-        """Run `python -m serving.artifacts.prepare`; its last word is the result or the reason it failed."""
+        """Run `python -m serving.artifacts.prepare`; its last line is the result or why it failed."""
         request = prepare.PreparationRequest(
             deployment_uri=record.version.deployment_uri,
             package_uris=record.version.package_uris,
@@ -334,7 +333,8 @@ class VersionDeployer:
         remote_lifeline, lifeline = os.pipe()
         try:
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "serving.gateway.control.child_process", str(remote_lifeline), "serving.artifacts.prepare",
+                sys.executable, "-m", "serving.gateway.control.child_process",
+                str(remote_lifeline), "serving.artifacts.prepare",
                 pass_fds=(remote_lifeline,),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -359,25 +359,25 @@ class VersionDeployer:
                     await enter_phase(last.phase)
             code = await child.wait()
         finally:
-            os.close(lifeline)  # if it is still at work, it ends now, and pip with it
-            if child.returncode is None:  # also where it was stopped before it could see to that
+            os.close(lifeline)  # ends the process and its pip if they still run
+            if child.returncode is None:  # it may be stopped (SIGSTOP) and not see that
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
         if last.failed is not None:
             raise _to_serving_error(last.failed)
         if last.done is None:
-            raise Internal(f"Preparing the version ended with exit code {code} and without a word.")
+            raise Internal(f"The preparing process exited with code {code} without a result.")
         return last.done
 
     async def _next_line(self, output: asyncio.StreamReader) -> bytes:
-        """What the preparing process says next. Raises Unavailable if it does not even say that it lives."""
-        seconds = self._config.build_timeout + _BEGINS_WITHIN
+        """The next line of the preparing process. Raises Unavailable if it reports nothing for too long."""
+        seconds = self._config.build_timeout + _BEGIN_TIMEOUT
         try:
             async with asyncio.timeout(seconds):
                 return await output.readline()
         except TimeoutError:
             raise Unavailable(
-                f"Preparing the version gave no sign of life for {seconds:g} s, and was ended (setting "
+                f"Preparing the version reported no progress for {seconds:g} s and was killed (setting "
                 "build_timeout). Something has stopped its process; see whether its packages do, then create "
                 "the version again."
             ) from None
@@ -395,7 +395,7 @@ class VersionDeployer:
 
 
 class _CreationDeadline:
-    """The patience of a creation. The pool bounds a start; but memory may not come free for longer."""
+    """When a creation gives up: later than a start may take, because memory may not be free."""
 
     def __init__(self, start_timeout: float) -> None:
         self._deadline = time.monotonic() + start_timeout + _GRACE
@@ -410,7 +410,7 @@ class _CreationDeadline:
 
 
 def build_scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
-    """A version's own bounds, and the server's settings for the rest."""
+    """The version's own limits, and the server's settings for the rest."""
     auto = version.auto_scaling or AutoScaling()
     cpu = next((metric.target for metric in auto.metrics if metric.name == "CPU_USAGE"), 0)
     return ScalingSpec(
@@ -427,23 +427,22 @@ def build_scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
 
 
 def list_sources(version: Version) -> list[tuple[str, str]]:
-    """Where the code of a version comes from, each with the field that says so."""
+    """The URIs of a version's model and packages, each after the name of its field."""
     packages = (("version.package_uris", uri) for uri in version.package_uris)
     return [("version.deployment_uri", version.deployment_uri), *packages]
 
 
 def _folder_size(folder: Path) -> int:
-    """The bytes of all files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _declared_framework(record: VersionRecord) -> str:
-    of_user = record.version.prediction_class or record.version.container is not None
-    return "CUSTOM" if of_user else record.version.framework
+    is_custom = record.version.prediction_class or record.version.container is not None
+    return "CUSTOM" if is_custom else record.version.framework
 
 
 def render_create_version_request(record: VersionRecord) -> str:
-    """What AI Platform told custom routines about their version, in the environment. Contract 3.5."""
+    """The environment variable that AI Platform gave custom routines. Contract 3.5."""
     version = {
         "name": str(record.name),
         "deployment_uri": record.version.deployment_uri,

@@ -1,6 +1,6 @@
-"""What other people's protocols are told of models and their versions, from what the server remembers.
+"""The status of models and versions for other protocols, from the catalog's records.
 
-No node is woken for it: a version that sleeps answers, so it is as good as one that does not.
+No node is started for it: a version without nodes answers predictions too, so it counts as ready.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.catalog.lookup import address_to_name, resolve_version
-from serving.gateway.state.records import CatalogState as Records
-from serving.gateway.state.records import VersionRecord
+from serving.gateway.state.records import CatalogState, VersionRecord
 from serving.names import VersionName
 from serving.protocols.addresses import ModelAddress
 from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
@@ -25,34 +24,33 @@ _STATES: Mapping[VersionState | None, ServableState] = {
 }
 
 
-def list_statuses(records: Records, asked: ModelAddress) -> list[VersionStatus]:
-    """How it stands with the version that is named, or with all of the model. Raises NotFound."""
-    return [get_status(record) for record in find_versions(records, asked)]
+def list_statuses(state: CatalogState, address: ModelAddress) -> list[VersionStatus]:
+    """The status of the addressed version, or of all versions of the model. Raises NotFound."""
+    return [get_status(record) for record in find_versions(state, address)]
 
 
-def find_versions(records: Records, asked: ModelAddress) -> list[VersionRecord]:
-    """The version that is named, or all of the model. Raises NotFound."""
-    name = address_to_name(records, asked)
+def find_versions(state: CatalogState, address: ModelAddress) -> list[VersionRecord]:
+    """The addressed version, or all versions of the model. Raises NotFound."""
+    name = address_to_name(state, address)
     if isinstance(name, VersionName):
-        return [records.versions[name]]
-    found = [records.versions[one] for one in records.version_order.list_children(name)]
-    if not found:
+        return [state.versions[name]]
+    versions = [state.versions[child] for child in state.version_order.list_children(name)]
+    if not versions:
         raise NotFound(f"Could not find any versions of model {name}.")
-    return found
+    return versions
 
 
-def is_ready(records: Records, asked: ModelAddress) -> bool:
-    """Whether predictions for an address are answered. Raises NotFound for what is not there."""
-    name = address_to_name(records, asked)
+def is_ready(state: CatalogState, address: ModelAddress) -> bool:
+    """Whether predictions for an address are answered. Raises NotFound."""
+    name = address_to_name(state, address)
     try:
-        resolve_version(records, name)
+        resolve_version(state, name)
     except FailedPrecondition:
         return False
     return True
 
 
 def get_status(record: VersionRecord) -> VersionStatus:
-    """How it stands with a version."""
     version = record.version
     error = version.error_message if version.state is VersionState.FAILED else ""
     return VersionStatus(record.name.version, _STATES.get(version.state, ServableState.UNKNOWN), error)

@@ -1,4 +1,4 @@
-"""Does the work of long-running operations, and takes it up again after a restart."""
+"""Runs long-running operations, and resumes them after a restart."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 class OperationRunner:
-    """Runs operations as tasks of the application's supervisor.
+    """Runs operations as tasks of the supervisor.
 
-    One that cannot go on for a reason of the server's own is taken up again after `again_after` seconds.
+    One that fails for a reason of the server's own is retried after `retry_after` seconds.
     """
 
     def __init__(
@@ -43,35 +43,33 @@ class OperationRunner:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def check_sources(self, version: Version) -> None:
-        """As `Deployment` has it."""
         await self._deployment.check_sources(version)
 
     async def check_logging(self, version: Version) -> None:
-        """As `Deployment` has it."""
         await self._deployment.check_logging(version)
 
     def begin(self, operation: Operation) -> None:
-        """Start the work of an operation that was just committed."""
+        """Start an operation that was just committed."""
         record = self._catalog.state.operations[operation.name]
         task = self._supervisor.start_task("operation", self._run_to_end(record), title=record.name)
         self._running[record.name] = task
         task.add_done_callback(lambda _: self._running.pop(record.name, None))
 
     def resume(self) -> None:
-        """Begin again whatever a stop or a kill left unfinished."""
+        """Restart every operation that a stop or a kill left unfinished."""
         for record in operation_rules.list_unfinished_operations(self._catalog.state):
             logger.info("taking up %s again", record.name)
             self.begin(record.operation)
 
     async def cancel(self, name: str) -> None:
-        """End a creation that is under way; what is done, or cannot be undone, goes on."""
+        """Cancel a creation that is running; other operations, and what is done already, go on."""
         record = await self._catalog.change(operation_rules.cancel_operation, name)
         task = self._running.get(name)
         if task is not None and record.operation.metadata.operation_type == "CREATE_VERSION":
             task.cancel(_CANCELLED)
 
     def suspend(self) -> None:
-        """Drop all work without a word; `resume` takes it up at the next start."""
+        """Cancel all work without recording it; `resume` restarts it."""
         for task in list(self._running.values()):
             task.cancel()
 
@@ -80,8 +78,8 @@ class OperationRunner:
             try:
                 await self._perform_operation(self._catalog.state.operations[record.name])
             except Exception as error:
-                again = f"{record.name}; tried again in {self._retry_after:g} s"
-                self._supervisor.report_error("operation", error, again)
+                context = f"{record.name}; tried again in {self._retry_after:g} s"
+                self._supervisor.report_error("operation", error, context)
                 await self._wait_to_retry()
 
     async def _wait_to_retry(self) -> None:
@@ -116,7 +114,7 @@ class OperationRunner:
                 deployed, warnings = await self._deployment.deploy(version, enter_phase)
             await self._record_progress(version_rules.finish_create, operation, deployed, warnings)
         except _NotRecordedError:
-            raise  # no fault of the version: all of it is tried again
+            raise  # not the version's fault: the whole operation is retried
         except ServingError as error:
             failure = error
         except asyncio.CancelledError as error:
@@ -134,7 +132,7 @@ class OperationRunner:
         await self._catalog.change_with_retry(version_rules.fail_create, operation, failure)
 
     async def _record_progress(self, rule: Callable[..., Any], *arguments: Any) -> None:
-        """Write down how far an operation is. Raises what the rule refuses, and _NotRecordedError."""
+        """Raises the ServingError of the rule, or _NotRecordedError."""
         try:
             await self._catalog.change_with_retry(rule, *arguments)
         except ServingError:
@@ -144,11 +142,11 @@ class OperationRunner:
 
 
 class _NotRecordedError(Exception):
-    """What was done could not be written down."""
+    """The progress of an operation could not be written."""
 
 
 def _check_not_cancelled(record: OperationRecord) -> None:
-    """Refuse to take up what was cancelled just before the server stopped."""
+    """Raises Cancelled if the operation was cancelled just before the server stopped."""
     if record.operation.metadata.is_cancellation_requested:
         raise Cancelled("The operation was cancelled.")
 

@@ -1,8 +1,8 @@
-"""Which pilot the nodes of a version are forked from, and what a pilot imports, by name only.
+"""Which pilot forks the nodes of a version, and which modules a pilot imports.
 
-A list holds all that a node imports between its fork and its first answer, user code aside; that is tested
-(tests/serving/node/test_preload.py). Importing starts no thread and runs nothing;
-what is run ahead, forks run while they wait (serving.node.warmup.spare_warmup).
+A list has every module that a node imports between its fork and its first reply, user code aside; a test
+checks that (tests/serving/node/test_preload.py). Imports start no thread and run nothing: forks warm up while
+they are spare (serving.node.warmup.spare_warmup).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NODE = (
     "serving.node.codecs.tensorflow_rest",
     "serving.node.codecs.tensorflow_grpc",
 )
-# Wherever a pickle may find its classes. Those that are left out come with these.
+# All packages that pickles may refer to; the missing ones are imported by these.
 _SKLEARN = (
     "calibration", "cluster", "compose", "covariance", "cross_decomposition", "decomposition",
     "discriminant_analysis", "dummy", "ensemble", "experimental.enable_iterative_imputer",
@@ -34,13 +34,13 @@ _SKLEARN = (
     "multiclass", "multioutput", "naive_bayes", "neighbors", "neural_network", "pipeline", "preprocessing",
     "random_projection", "semi_supervised", "svm", "tree",
 )  # fmt: skip
-# treelite with it: a booster that was studied may be computed there.
+# With treelite: an accelerated booster may be computed by it.
 _XGBOOST = (
     "serving.runtimes.xgboost_runtime.runtime",
     "serving.runtimes.xgboost_runtime.tiny_model",
     "serving.acceleration.xgboost.treelite_gtil",
 )
-# What another interpreter imports, as far as it has it.
+# What the pilot of another interpreter imports, as far as installed there.
 _EXTERNAL = (
     "numpy",
     "scipy.sparse",
@@ -50,7 +50,7 @@ _EXTERNAL = (
     "xgboost",
 )
 _ENVIRONMENT = {
-    "PYTHONUNBUFFERED": "1",  # as nodes have it: they inherit what the interpreter read at its start
+    "PYTHONUNBUFFERED": "1",  # for the nodes: forks inherit what the interpreter read at its start
     **FORK_ENVIRONMENT,
 }
 
@@ -58,18 +58,18 @@ _ENVIRONMENT = {
 def framework_pilot_spec(framework: str, tensorflow: bool, environment: Mapping[str, str]) -> PilotSpec:
     """The pilot for nodes of a framework ("": not known yet).
 
-    `tensorflow` says whether it takes TensorFlow to serve the version, and counts where the framework does
-    not tell. `environment` is that of the server's processes.
+    `tensorflow`: the version's nodes import TensorFlow; only used if the framework does not imply it.
+    `environment` is that of the server's child processes.
     """
-    wanted = framework == "TENSORFLOW" or (tensorflow and framework in ("CUSTOM", ""))
-    key = "tensorflow" if wanted and _is_installed("tensorflow") else "tabular"
-    rehearsal = "serving.node.warmup.spare_warmup:tabular" if key == "tabular" else ""
+    needs_tensorflow = framework == "TENSORFLOW" or (tensorflow and framework in ("CUSTOM", ""))
+    key = "tensorflow" if needs_tensorflow and _is_installed("tensorflow") else "tabular"
+    warmup = "serving.node.warmup.spare_warmup:tabular" if key == "tabular" else ""
     variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
-    return PilotSpec(key, _preload(key), variables, rehearsal)
+    return PilotSpec(key, _preload(key), variables, warmup)
 
 
 def interpreter_pilot_spec(interpreter: str, environment: Mapping[str, str]) -> PilotSpec:
-    """The pilot of another interpreter, whose libraries compute models for nodes that connect to it."""
+    """The pilot of another interpreter; its forks compute models for nodes that connect to them."""
     variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
     return PilotSpec(interpreter, _EXTERNAL, variables, command=pilot_command(interpreter))
 
@@ -90,5 +90,4 @@ def _preload(key: str) -> tuple[str, ...]:
 
 @lru_cache
 def _is_installed(package: str) -> bool:
-    """Whether there is such a package; it is not imported."""
     return find_spec(package) is not None

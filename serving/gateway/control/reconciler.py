@@ -1,4 +1,4 @@
-"""Keeps the autoscaler in step with the catalog, and the catalog with what the autoscaler learns."""
+"""Applies committed changes to autoscaler and pool, and writes usage and failures back to the catalog."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from serving.resources import VersionState, format_timestamp
 
 logger = logging.getLogger(__name__)
 
-# How many seconds of use a kill may lose of `lastUseTime`.
-_NOTED_EVERY = 60.0
-# Seconds after which it is trouble that it could not be written down.
-_NOTED_WITHIN = 60.0
+# Seconds between two writes of usage: a kill loses that much of `lastUseTime`.
+_PERSIST_INTERVAL = 60.0
+# Seconds after which a write that has not succeeded is reported.
+_PERSIST_TIMEOUT = 60.0
 
 
 class _ReadyVersion(NamedTuple):
-    """A READY version; what ended until then (on `time.monotonic`) was no use of it.
+    """A READY version.
 
-    `trouble` is why its nodes cannot be started, as was last told to the catalog.
+    Requests that ended up to `unused_until` (on `time.monotonic`) are no use of it. `trouble` is why its
+    nodes cannot be started, as last written to the catalog.
     """
 
     record: VersionRecord
@@ -41,8 +42,6 @@ class _ReadyVersion(NamedTuple):
 
 
 class Reconciler:
-    """All versions as the autoscaler and the pool are to see them."""
-
     def __init__(
         self, deployment: VersionDeployer, autoscaler: Autoscaler, pool: LocalPool, supervisor: Supervisor
     ) -> None:
@@ -53,10 +52,10 @@ class Reconciler:
         self._ready_versions: dict[str, _ReadyVersion] = {}
         self._pilots: dict[str, PilotSpec] = {}
         self._pilot_needs: Counter[str] = Counter()  # versions by the key of their pilot
-        self._recently_used: set[str] = set()  # whose use may not be written down
+        self._recently_used: set[str] = set()  # uids whose usage may not be written yet
 
     def apply_commit(self, commit: Commit) -> None:
-        """Take note of a change, at first of all there is; to be called once the pool is open."""
+        """Call it first with the whole state, once the pool is open."""
         for before, after in commit.iter_changed_versions():
             self._count_pilot_need(before, -1)
             self._count_pilot_need(after, 1)
@@ -72,23 +71,21 @@ class Reconciler:
         return None if known is None else known.record
 
     def with_usage(self, record: VersionRecord) -> VersionRecord:
-        """The version with its times of use as they are now."""
+        """The version with its current usage."""
         use = self._get_unsaved_usage(record.uid)
         return record if use is None else version_rules.with_usage(record, use)
 
     def start(self, catalog: Catalog) -> BackgroundLoop:
-        """Write down, now and then, what would be lost with the process."""
-
         async def wait_interval() -> None:
-            await asyncio.sleep(_NOTED_EVERY)
+            await asyncio.sleep(_PERSIST_INTERVAL)
 
         async def persist() -> None:
             await self.persist_usage(catalog)
 
-        return self._supervisor.start_loop("usage", wait_interval, persist, within=_NOTED_WITHIN)
+        return self._supervisor.start_loop("usage", wait_interval, persist, within=_PERSIST_TIMEOUT)
 
     async def persist_usage(self, catalog: Catalog) -> None:
-        """Write down when versions were last used, and what was measured of their nodes, if it can be."""
+        """Write the usage of versions and the measurements of their nodes; a failure is only logged."""
         self._recently_used |= self._autoscaler.recently_active()
         uses: dict[VersionName, tuple[str, VersionUsage]] = {}
         for uid in self._recently_used & self._ready_versions.keys():
@@ -98,13 +95,13 @@ class Reconciler:
         if uses:
             try:
                 await catalog.change(version_rules.record_usage, uses)
-            except ServingError as error:  # they are written down next time
-                logger.warning("the use of versions cannot be written down now: %s", error.message)
+            except ServingError as error:  # the next run writes it
+                logger.warning("the usage of versions cannot be written now: %s", error.message)
                 return
         self._recently_used.clear()
 
     def report_failure(self, catalog: Catalog, uid: str, reason: str) -> None:
-        """Show on a version why its nodes cannot be started; "" once one could."""
+        """Record on a version why its nodes cannot be started; "" once one could."""
         known = self._ready_versions.get(uid)
         if known is None or known.trouble == reason:
             return
@@ -114,7 +111,7 @@ class Reconciler:
             try:
                 await catalog.change(version_rules.record_start_failure, name, uid, reason)
             except BaseException:
-                if uid in self._ready_versions:  # the next time it is told, it is written down
+                if uid in self._ready_versions:  # the next report is written
                     self._ready_versions[uid] = self._ready_versions[uid]._replace(trouble=known.trouble)
                 raise
 
@@ -128,28 +125,28 @@ class Reconciler:
         self._deployment.track_version(record)
         if known is not None:
             return known._replace(record=record)
-        # The request that creation made does not count.
+        # The request that the creation made does not count as usage.
         last_end = self._autoscaler.versions[record.uid].meter.last_end
         return _ReadyVersion(record, last_end, record.version.error_message)
 
     def _count_pilot_need(self, record: VersionRecord | None, count: int) -> None:
-        """So many more versions that may need a pilot."""
+        """Count how many versions need each pilot."""
         if record is not None and record.version.state in (VersionState.READY, VersionState.CREATING):
             for pilot in self._deployment.list_pilots(record):
                 self._pilots[pilot.key] = pilot
                 self._pilot_needs[pilot.key] += count
 
     def _get_unsaved_usage(self, uid: str) -> VersionUsage | None:
-        """How a version was used, if it was since that was written down."""
+        """The usage of a version that is not written yet; None if there is none."""
         known = self._ready_versions.get(uid)
         if known is None:
             return None
         tracked = self._autoscaler.versions[uid]
         if tracked.meter.last_end <= known.unused_until:
             return None
-        moment = tracked.meter.last_end + time.time() - time.monotonic()
-        last = format_timestamp(datetime.datetime.fromtimestamp(moment, datetime.UTC))
-        if last <= known.record.version.last_use_time:
+        last_end = tracked.meter.last_end + time.time() - time.monotonic()
+        last_use = format_timestamp(datetime.datetime.fromtimestamp(last_end, datetime.UTC))
+        if last_use <= known.record.version.last_use_time:
             return None
-        # Cold starts are not kept: who is told of one may find a pilot lit.
-        return VersionUsage(last, tracked.memory, tracked.quickest_start(forked=True) or 0.0)
+        # Cold starts are not kept: the next start may be a fork.
+        return VersionUsage(last_use, tracked.memory, tracked.quickest_start(forked=True) or 0.0)

@@ -1,4 +1,4 @@
-"""Forgets jobs and operations that ended long ago, a few per change."""
+"""Deletes the records of jobs and operations that ended long ago."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from serving.gateway.state.records import CatalogState, ChangeStamp, StateDraft
 from serving.gateway.state.sorted_index import SortedSequence
 from serving.resources import format_timestamp
 
-# Seconds between two looks; how many records go in one change, for others wait for that.
-_EVERY, _STEP = 60.0, 100
-_DONE_WITHIN = 600.0
+# Seconds between two runs; records deleted in one change, few because other changes wait for it.
+_INTERVAL, _BATCH = 60.0, 100
+_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long records are kept after their end, and how many of them; 0: for ever, any number."""
+    """How many days records are kept after their end, and how many of them; 0: no limit."""
 
     days: int
     count: int
 
     def list_due(self, ended: SortedSequence[tuple[str, str]], now: datetime.datetime) -> Sequence[str]:
-        """The first that are to go, of those that have ended: the time of their end, and their name."""
-        over = max(0, len(ended) - self.count) if self.count else 0
+        """The next names to delete; `ended` has (end time, name)."""
+        excess = max(0, len(ended) - self.count) if self.count else 0
         oldest = format_timestamp(now - datetime.timedelta(days=self.days)) if self.days else ""
-        return [name for place, (end, name) in enumerate(ended[:_STEP]) if place < over or end < oldest]
+        return [name for place, (end, name) in enumerate(ended[:_BATCH]) if place < excess or end < oldest]
 
 
 class RecordPruner:
-    """Forgets what the settings do not keep."""
+    """Deletes records as the settings say."""
 
     def __init__(
         self,
@@ -53,15 +53,13 @@ class RecordPruner:
         self._clock = clock
 
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
-        """Look now and then."""
-
         async def wait_interval() -> None:
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_INTERVAL)
 
-        return supervisor.start_loop("retention", wait_interval, self.prune, within=_DONE_WITHIN)
+        return supervisor.start_loop("retention", wait_interval, self.prune, within=_TIMEOUT)
 
     async def prune(self) -> None:
-        """Forget all that is due, in changes between which others have their turn."""
+        """Delete all that is due, in small changes between which others have their turn."""
         while due := self._list_due(self._catalog.state):
             await self._delete_records(due)
 
@@ -69,15 +67,15 @@ class RecordPruner:
         now = self._clock()
         jobs = self._job_retention.list_due(state.job_index.ended, now)
         operations = self._operation_retention.list_due(state.operation_index.done, now)
-        # Whoever works on a job has something to say of its end.
-        free = (name for name in jobs if not self._jobs.is_working_on(name))
-        return [*(("jobs", name) for name in free), *(("operations", name) for name in operations)]
+        # The queue may still have to record the end of a job.
+        idle = (name for name in jobs if not self._jobs.is_working_on(name))
+        return [*(("jobs", name) for name in idle), *(("operations", name) for name in operations)]
 
     async def _delete_records(self, due: Sequence[tuple[str, str]]) -> None:
         state = self._catalog.state
         uids = [state.jobs[name].uid for table, name in due if table == "jobs"]
         await self._catalog.change(_delete_due, due)
-        # After the change: what a kill leaves between the two is swept at the next start.
+        # After the change: logs that a kill leaves are removed at the next start.
         await self._jobs.remove_logs(uids)
 
 

@@ -1,4 +1,4 @@
-"""What versions take and answer: kept with each of them, and told by a node where it is not yet."""
+"""The input and output schemas of versions: kept in their records, or read from a node's report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def get_schema_outline(record: VersionRecord) -> ModelSchema | None:
-    """What is known of a version, without a long example."""
+    """The schema of a version without a long example; None if it is not known yet."""
     return unpack_outline(record.deployed.schema) if record.deployed and record.deployed.schema else None
 
 
@@ -36,15 +36,15 @@ def read_reported_schema(report: Mapping[str, Any]) -> str:
     try:
         unpack_outline(text)
     except ValueError:
-        logger.warning("a node told of inputs and outputs in a way that cannot be read")
+        logger.warning("a node reported a schema that cannot be read")
         return ""
     return text
 
 
 class SchemaRegistry:
-    """Knows the schemas of versions. `timeout` is how many seconds a request may wait for a node to tell.
+    """The schemas of versions; `timeout` is how many seconds a request may wait for a node's report.
 
-    Versions that were made before there were schemas have none until one of their nodes starts.
+    Versions that are older than schemas have none until one of their nodes starts.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SchemaRegistry:
         self._supervisor = supervisor
 
     def record_schema(self, record: VersionRecord | None, node: Node) -> None:
-        """A node of a READY version has started: keep what it tells, if it is new."""
+        """Keep the schema that a started node of a READY version reported, if the version has none."""
         if record is not None and record.deployed is not None and not record.deployed.schema:
             text = read_reported_schema(node.report)
             if text:
@@ -70,9 +70,9 @@ class SchemaRegistry:
                 self._supervisor.start_task("schema", change, title=str(record.name))
 
     async def get_schema(self, record: VersionRecord) -> ModelSchema:
-        """The schema of a version, of which a node is woken if there is no other way.
+        """The schema of a version; a node is started if it is not known otherwise.
 
-        Raises FailedPrecondition unless the version is READY, and what a prediction would be refused with.
+        Raises FailedPrecondition unless the version is READY, and the errors that predictions raise.
         """
         if record.version.state is not VersionState.READY:
             raise FailedPrecondition(
@@ -87,5 +87,5 @@ class SchemaRegistry:
             async with self._activator.lease(target.spec, 0, deadline) as lease:
                 text = read_reported_schema(lease.node.report)
         if not text:
-            raise Internal(f"The node of {record.name} does not tell what it takes and answers.")
+            raise Internal(f"The node of {record.name} reported no input and output schema.")
         return unpack_schema(text)

@@ -1,4 +1,4 @@
-"""What there is at this moment, in copies that no later change touches: versions, nodes, pilots, memory."""
+"""Snapshots of versions, nodes and pilots, and the memory of their processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORKED, COLD = "forked", "cold"
 
 
 class VersionCondition(enum.StrEnum):
-    """How a version is: has a ready node, has none and needs none, waits for one, or waits in vain."""
+    """AWAKE: a node is ready; ASLEEP: none is needed; WAKING: waits for one; FAILING: none can be started."""
 
     AWAKE = "awake"
     ASLEEP = "asleep"
@@ -32,9 +32,9 @@ class VersionCondition(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """A node; `age` is in seconds since it was asked for, `in_flight` the requests inside.
+    """A node; `age` is in seconds since it was requested from the pool, `in_flight` counts its requests.
 
-    `notes` is what it has counted; see `serving.latency_histograms`.
+    `notes` are its counters in shared memory; see `serving.latency_histograms`.
     """
 
     id: str
@@ -48,13 +48,13 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSnapshot:
-    """A version that is scaled. All times are in seconds.
+    """A version that the autoscaler tracks.
 
-    `idle_seconds` is how long nothing has happened, `node_seconds` how long its nodes have lived, together,
-    and `idle_node_seconds` how much of that they were ready with nothing to do. `request_seconds` is how
-    long its requests have waited and run, together. `start_seconds` is what a node takes to start, by how:
-    what was never measured is missing. `wakeups` are counted by how they ended,
-    `hung_nodes` were killed because they hung. `exact` is that of Deployed.
+    `idle_seconds`: since its last request. `node_seconds`: the lifetimes of its nodes added up;
+    `idle_node_seconds`: the part in which they were ready without a request. `request_seconds`: the times
+    that its requests waited and ran, added up. `start_seconds`: how long a node takes to start, forked or
+    cold, as far as measured. `wakeups` are counted by result; `hung_nodes` counts nodes killed because they
+    hung. `exact` is that of `DeploymentInfo`.
     """
 
     name: VersionName
@@ -75,12 +75,11 @@ class VersionSnapshot:
     nodes: tuple[NodeSnapshot, ...]
 
     def count_nodes(self, state: NodeState) -> int:
-        """How many nodes are in a state."""
         return sum(node.state is state for node in self.nodes)
 
 
 class ClusterStatus:
-    """Looks at the parts that know. `read` tells the catalog's state; `clock` is the autoscaler's.
+    """Reads the current state of versions, nodes and pilots. `clock` is the autoscaler's.
 
     All methods are called on the event loop and take microseconds per version.
     """
@@ -101,25 +100,23 @@ class ClusterStatus:
 
     @property
     def state(self) -> CatalogState:
-        """The catalog's."""
         return self._read_state()
 
     @property
     def now(self) -> float:
-        """The time on the autoscaler's clock."""
         return self._clock()
 
     def get_tracked(self, record: VersionRecord) -> VersionScaler | None:
-        """What the autoscaler keeps of a version; None if it is not scaled."""
+        """None if the autoscaler does not track the version."""
         return self._autoscaler.versions.get(record.uid)
 
     def list_versions(self) -> list[VersionSnapshot]:
-        """All that are scaled, by name."""
-        views = (self.get_version(record) for record in self.state.versions_by_name())
-        return [view for view in views if view is not None]
+        """All versions that the autoscaler tracks, sorted by name."""
+        snapshots = (self.get_version(record) for record in self.state.versions_by_name())
+        return [snapshot for snapshot in snapshots if snapshot is not None]
 
     def get_version(self, record: VersionRecord) -> VersionSnapshot | None:
-        """One version; None if it is not scaled: it cannot be served, or not yet."""
+        """None if the autoscaler does not track the version: it cannot be served, or not yet."""
         tracked = self.get_tracked(record)
         if tracked is None:
             return None
@@ -159,7 +156,7 @@ class ClusterStatus:
         )
 
     def list_pilots(self) -> Sequence[PilotStatus]:
-        """All that are to be lit, by key."""
+        """All pilots that should run, sorted by key."""
         return self._pool.list_pilots()
 
 
@@ -173,27 +170,26 @@ def _determine_condition(tracked: VersionScaler, states: set[NodeState], queued:
     return VersionCondition.ASLEEP
 
 
-# ---- memory: to be called in a thread, for it takes milliseconds per big process
+# ---- memory: to be called in a thread, because it takes milliseconds per large process
 
 
 def measure_memory(pids: Iterable[int | None]) -> MemoryUsage | None:
-    """What processes take together; None if nothing is known of any of them, because they are gone."""
-    found = [memory for pid in pids if pid is not None and (memory := _measure_process(pid)) is not None]
-    if not found:
+    """The memory of all processes together; None if none of them exists any more."""
+    measured = [memory for pid in pids if pid is not None and (memory := _measure_process(pid)) is not None]
+    if not measured:
         return None
     return MemoryUsage(
-        private=sum(memory.private for memory in found),
-        proportional=sum(memory.proportional for memory in found),
+        private=sum(memory.private for memory in measured),
+        proportional=sum(memory.proportional for memory in measured),
     )
 
 
 def measure_pilot_memory(pilot: PilotStatus) -> MemoryUsage | None:
-    """What a pilot takes together with the fork of it that waits to become a node."""
+    """The memory of a pilot and of its spare, the fork that waits to become a node."""
     return measure_memory((pilot.pid, pilot.spare))
 
 
 def measure_gateway_memory() -> MemoryUsage | None:
-    """What this process takes."""
     return measure_memory((os.getpid(),))
 
 

@@ -1,7 +1,7 @@
-"""Finds nodes that hang and has them killed: their requests are judged as after any death of a node.
+"""Kills nodes that hang; their requests are retried or refused as after any death of a node.
 
-Of every node it looks at the call that its notes tell of. Only nodes with requests inside are asked whether
-they still react: the others have nothing to do, and need not wake up for that.
+It checks for each node how long the current call of the model takes, which is among the node's counters. Only
+nodes with requests inside are pinged: the others are idle and need not wake up for that.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from serving.gateway.proxy.node_client import NodeClient, NodeReply
 from serving.hang_detection import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
 from serving.latency_histograms import NODE_BYTES, NODE_CALL, as_cells
 
-_LOOK_EVERY = 0.5
-# Seconds after which the watchdog is in trouble itself.
-_LOOKED_WITHIN = 30.0
-# Seconds without a reaction, where a call may take longer. Reading a large body takes part of it.
+_INTERVAL = 0.5
+# Seconds after which a watchdog that has not run is reported as failing.
+_MAX_PAUSE = 30.0
+# Seconds without a ping reply, if a call may take longer. Reading a large body uses up part of it.
 _SILENT = 15.0
 
 
 @dataclass(slots=True, eq=False)
 class _WatchedNode:
-    """A node with what was seen of it; it waits for the answer to a ping as requests wait for theirs.
+    """A node and what was seen of it; it is the callback of its pings.
 
-    `starved` are the seconds for which its main thread has waited for a processor since its start.
+    `silent`: a ping has no reply yet. `starved`: seconds that its main thread waited for a processor since
+    its start.
     """
 
     node: Node
-    standstill: StallTimes = field(default_factory=StallTimes)
+    stall: StallTimes = field(default_factory=StallTimes)
     silent: bool = False
     starved: float = 0.0
 
@@ -49,10 +50,10 @@ class _WatchedNode:
 
 
 class Watchdog:
-    """`kill` kills a node for a reason; `upstream` is the open channel to a node, if there is one.
+    """Checks nodes twice a second. `kill` gets the reason; `call_timeout` is in seconds per call of a model.
 
-    `call_timeout` is how many seconds a call may take. However long this process stands still itself, maybe
-    with the whole machine, counts as no more than two looks take.
+    Time in which this process does not run itself, maybe with the whole machine, counts as two checks at
+    most.
     """
 
     def __init__(
@@ -66,54 +67,51 @@ class Watchdog:
         self._find_client = find_client
         self._limits = HangLimits(call=call_timeout, silent=min(call_timeout, _SILENT))
         self._clock = clock
-        self._looked_at = clock()
+        self._checked_at = clock()
         self._watched: dict[str, _WatchedNode] = {}
 
     def node_changed(self, node: Node) -> None:
-        """A pool's listener. What loads has a limit of its own, and so has what drains."""
+        """A listener of the pool. Only READY nodes are watched: others have limits of their own."""
         if node.state is NodeState.READY and len(node.counters) == NODE_BYTES:
             self._watched[node.id] = _WatchedNode(node)
         else:
             self._watched.pop(node.id, None)
 
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
-        """Look at all nodes that are ready from now on."""
-
         async def wait_interval() -> None:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_INTERVAL)
 
         async def check() -> None:
             self.check_nodes()
 
-        return supervisor.start_loop("watchdog", wait_interval, check, within=_LOOKED_WITHIN)
+        return supervisor.start_loop("watchdog", wait_interval, check, within=_MAX_PAUSE)
 
     def check_nodes(self) -> None:
-        """Look at them once."""
         now = self._clock()
-        seconds, self._looked_at = min(now - self._looked_at, 2 * _LOOK_EVERY), now
+        seconds, self._checked_at = min(now - self._checked_at, 2 * _INTERVAL), now
         for watched in list(self._watched.values()):
             self._check_node(watched, seconds)
 
     def _check_node(self, watched: _WatchedNode, seconds: float) -> None:
         node = watched.node
-        sign = LivenessReading(call=as_cells(node.counters)[NODE_CALL], silent=watched.silent)
-        if sign.silent and not sign.call:
+        reading = LivenessReading(call=as_cells(node.counters)[NODE_CALL], silent=watched.silent)
+        if reading.silent and not reading.call:
             seconds -= self._starved_since(watched)
-        watched.standstill = update_stall(watched.standstill, sign, max(0.0, seconds))
-        if reason := describe_hang(watched.standstill, self._limits):
+        watched.stall = update_stall(watched.stall, reading, max(0.0, seconds))
+        if reason := describe_hang(watched.stall, self._limits):
             self._kill(node, f"The node was killed: {reason}.")
         elif node.in_flight and not watched.silent:
             self._ping_node(watched)
 
     def _ping_node(self, watched: _WatchedNode) -> None:
-        upstream = self._find_client(watched.node)
-        if upstream is not None and upstream.is_connected:
+        client = self._find_client(watched.node)
+        if client is not None and client.is_connected:
             watched.silent = True
             self._starved_since(watched)
-            upstream.ping(watched)
+            client.ping(watched)
 
     def _starved_since(self, watched: _WatchedNode) -> float:
-        """Seconds for which it has waited for a processor since this was last asked: it could not react."""
+        """Seconds that the node waited for a processor since the last call of this: it could not reply."""
         before, pid = watched.starved, watched.node.pid
         watched.starved = 0.0 if pid is None else machine.run_queue_seconds(pid)
         return watched.starved - before

@@ -1,4 +1,4 @@
-"""The gateway's end of the channel to one node; see `serving.transport.framing`."""
+"""The gateway's connection to one node; see `serving.transport.framing`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from serving.transport.framing import (
     parse_header_lines,
 )
 
-# A node may always tell of an error in so many bytes.
+# The longest error that a node may always report.
 _ERROR_BYTES = 1 << 20
-_NUMBERS = 1 << 32
+_FRAME_NUMBERS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """What a node answered: JSON, unless the first of the `headers` is its type; its length is not there."""
+    """A node's reply. The body is JSON unless the first of `headers` is its content type."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -36,30 +36,29 @@ class NodeReply:
 
 
 class ConnectError(Exception):
-    """No connection to the node could be made; nothing of the request reached it."""
+    """No connection to the node could be opened; nothing of the request was sent."""
 
 
 class ConnectionLostError(Exception):
-    """The node died or hung up before its answer was there."""
+    """The node died or closed the connection before it replied."""
 
 
 class ReplyCallback(Protocol):
-    """Who waits for an answer; is told of one of these, once, unless it cancels."""
+    """Receives the outcome of a request: exactly one method is called, once, unless it is cancelled."""
 
-    def on_reply(self, reply: NodeReply) -> None:
-        """The answer is there."""
+    def on_reply(self, reply: NodeReply) -> None: ...
 
     def on_reply_dropped(self, error: ServingError) -> None:
-        """There is an answer, but no memory for it."""
+        """The node replied, but the reply exceeds the receive budget."""
 
     def on_connection_lost(self) -> None:
-        """The node died or hung up before its answer was there."""
+        """The node died or closed the connection before it replied."""
 
 
 class ReceiveBudget:
-    """Counts long answers that are being received from all nodes, each in full from its beginning on.
+    """Bounds the bytes of the long replies that are being received from all nodes.
 
-    They are at most `limit` in all; alone, one may have any length that an answer may have.
+    Each counts in full from its first byte. A single reply may exceed `limit`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -67,18 +66,17 @@ class ReceiveBudget:
         self.reserved = 0
 
     def reserve(self, size: int) -> bool:
-        """Count one more, if it fits."""
+        """Count a reply; False if it does not fit."""
         fits = not self.reserved or self.reserved + size <= self.limit
         self.reserved += size if fits else 0
         return fits
 
     def release(self, size: int) -> None:
-        """It is there, or will never be."""
         self.reserved -= size
 
 
 class _NodeConnection(FrameProtocol):
-    """An open connection with the requests that are under way on it."""
+    """An open connection and the requests in flight on it, by frame number."""
 
     def __init__(self, max_answer_bytes: int, budget: ReceiveBudget) -> None:
         super().__init__(RESPONSE_HEADER, max(max_answer_bytes, _ERROR_BYTES))
@@ -86,11 +84,11 @@ class _NodeConnection(FrameProtocol):
         self.is_closing = False
         self._unwritten_releases: list[Callable[[], None]] = []
         self._budget = budget
-        self._reserved_bytes = 0  # bytes of the long answer that is being received
+        self._reserved_bytes = 0  # of the long reply that is being received
 
     def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
         number = head[0]
-        if number not in self.callbacks:  # nobody waits for it
+        if number not in self.callbacks:  # it was cancelled
             return False
         if self._budget.reserve(size):
             self._reserved_bytes = size
@@ -107,35 +105,35 @@ class _NodeConnection(FrameProtocol):
     def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         number, status, _, _ = head
         self._release_budget()
-        asker = self.callbacks.pop(number, None)
-        if asker is None:
-            return  # it was cancelled when its answer was on its way
-        asker.on_reply(NodeReply(status, parse_header_lines(front) if front else (), bytes(body)))
+        callback = self.callbacks.pop(number, None)
+        if callback is None:
+            return  # cancelled while the reply was on its way
+        callback.on_reply(NodeReply(status, parse_header_lines(front) if front else (), bytes(body)))
 
     def on_frames_read(self) -> None:
         if self.is_closing and not self.callbacks:
             self.abort()
 
     def cancel_request(self, number: int, on_freed: Callable[[], None]) -> None:
-        sent = self.callbacks.pop(number, None) is not None and not self.withdraw(number)
-        if sent:
+        was_sent = self.callbacks.pop(number, None) is not None and not self.withdraw(number)
+        if was_sent:
             self.send(number, REQUEST_HEADER.pack(CANCEL_FRAME, 0, number, 0, 0.0, 0, 0))
-        if sent and self.paused:
+        if was_sent and self.paused:
             self._unwritten_releases.append(on_freed)
         else:
             on_freed()
         self.on_frames_read()
 
     def on_drain(self) -> None:
-        freed, self._unwritten_releases = self._unwritten_releases, []
-        for free in freed:
-            free()
+        releases, self._unwritten_releases = self._unwritten_releases, []
+        for release in releases:
+            release()
 
     def on_close(self) -> None:
         self._release_budget()
-        asking, self.callbacks = self.callbacks, {}
-        for asker in asking.values():
-            asker.on_connection_lost()
+        callbacks, self.callbacks = self.callbacks, {}
+        for callback in callbacks.values():
+            callback.on_connection_lost()
 
     def _release_budget(self) -> None:
         if self._reserved_bytes:
@@ -144,10 +142,9 @@ class _NodeConnection(FrameProtocol):
 
 
 class NodeClient:
-    """The channel to one node, opened when it is needed and again when it was lost.
+    """Sends requests to one node, over a connection that is opened on demand and reopened when it was lost.
 
-    It is closed by an answer that is announced to be longer than `max_answer_bytes`. Long answers count among
-    those that are `received` from all nodes.
+    A reply whose header announces more than `max_answer_bytes` closes the connection.
     """
 
     def __init__(self, address: str, max_answer_bytes: int, budget: ReceiveBudget) -> None:
@@ -161,12 +158,12 @@ class NodeClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a request can be sent; False as soon as the node has hung up."""
-        channel = self._connection
-        return channel is not None and channel.transport is not None and not channel.is_closing
+        """Whether a request can be sent; False as soon as the node has closed the connection."""
+        connection = self._connection
+        return connection is not None and connection.transport is not None and not connection.is_closing
 
     async def connect(self) -> None:
-        """Open the channel, if it is not open; concurrent calls share one attempt. Raises ConnectError."""
+        """Open the connection unless it is open; concurrent calls share one attempt. Raises ConnectError."""
         if self.is_connected:
             return
         if self._connect_task is None:
@@ -178,7 +175,7 @@ class NodeClient:
     async def _open_connection(self) -> OSError | None:
         loop = asyncio.get_running_loop()
         try:
-            _, channel = await loop.create_unix_connection(
+            _, connection = await loop.create_unix_connection(
                 lambda: _NodeConnection(self._max_answer_bytes, self._budget), self.address
             )
         except OSError as error:
@@ -186,9 +183,9 @@ class NodeClient:
         finally:
             self._connect_task = None
         if self._closed:
-            channel.abort()
+            connection.abort()
         else:
-            self._connection = channel
+            self._connection = connection
         return None
 
     def send(
@@ -202,39 +199,39 @@ class NodeClient:
         wants_timing: bool,
         encoded_call: bytes = b"",
     ) -> int:
-        """Send a request on the open channel; returns its number.
+        """Send a request on the open connection; returns its frame number.
 
-        `slot` is its place on the node's board, `timeout` the seconds it has; if it is `alone`, its call is
-        shared with no other request, and with `timing` the answer says how long things took. `about` is its
-        call as bytes; see `serving.protocols`. Raises ConnectionLostError if there has never been a channel.
+        `slot` is the index of its mark in the node's shared memory, `timeout` is in seconds. With
+        `wants_timing` the reply has a Server-Timing header. `encoded_call` is the request's metadata, see
+        `serving.protocols.encode_metadata`. Raises ConnectionLostError if there was never a connection.
         """
-        channel = self._connection
-        if channel is None:
+        connection = self._connection
+        if connection is None:
             raise ConnectionLostError
-        self._last_number = number = (self._last_number + 1) % _NUMBERS
-        channel.callbacks[number] = callback
+        self._last_number = number = (self._last_number + 1) % _FRAME_NUMBERS
+        connection.callbacks[number] = callback
         flags = (NEVER_BATCH if never_batch else 0) | (WANTS_TIMING if wants_timing else 0)
-        told = len(encoded_call)
+        size = len(encoded_call)
         head = (
-            REQUEST_HEADER.pack(PREDICT_FRAME, flags, number, slot, timeout, told, told + len(body))
+            REQUEST_HEADER.pack(PREDICT_FRAME, flags, number, slot, timeout, size, size + len(body))
             + encoded_call
         )
-        channel.send(number, head, body)
+        connection.send(number, head, body)
         return number
 
     def ping(self, callback: ReplyCallback) -> None:
-        """Ask the node, if there is a channel, whether it still reacts; the answer is empty."""
-        channel = self._connection
-        if channel is not None:
-            self._last_number = number = (self._last_number + 1) % _NUMBERS
-            channel.callbacks[number] = callback
-            channel.send(number, REQUEST_HEADER.pack(PING_FRAME, 0, number, 0, 0.0, 0, 0))
+        """Send a ping if there is a connection; the node's reply to it is empty."""
+        connection = self._connection
+        if connection is not None:
+            self._last_number = number = (self._last_number + 1) % _FRAME_NUMBERS
+            connection.callbacks[number] = callback
+            connection.send(number, REQUEST_HEADER.pack(PING_FRAME, 0, number, 0, 0.0, 0, 0))
 
     def cancel(self, number: int, on_freed: Callable[[], None]) -> None:
-        """Nobody waits for this answer any more: the node drops the work if it has not begun.
+        """Cancel a request: its callback is not called, and the node drops it unless it has begun.
 
-        `freed` is called, maybe at once, when the channel holds nothing of the body: what is being written
-        to a node that does not read stays until it does.
+        `on_freed` is called, maybe at once, when the connection holds nothing of the body any more: what is
+        being written to a node that does not read stays until it does.
         """
         if self._connection is None:
             on_freed()
@@ -242,9 +239,9 @@ class NodeClient:
             self._connection.cancel_request(number, on_freed)
 
     def close(self) -> None:
-        """Close the channel once the answers that are on their way have come."""
+        """Close the connection once all pending replies have arrived."""
         self._closed = True
-        channel = self._connection
-        if channel is not None:
-            channel.is_closing = True
-            channel.on_frames_read()
+        connection = self._connection
+        if connection is not None:
+            connection.is_closing = True
+            connection.on_frames_read()

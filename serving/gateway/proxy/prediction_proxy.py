@@ -1,8 +1,8 @@
-"""`:predict` on the gateway, the straight line: name -> leased node -> bytes through.
+"""The data plane: parse the route, lease a node, send it the body unparsed, return its reply.
 
-The body is never parsed. It goes to a node in the call in which it became whole, and the answer to its client
-in the call in which that came: no task, no future, no timer of its own. Only a request that cannot have it so
-fast, since no node is free or one was lost with it, goes on in `serving.gateway.proxy.retry`.
+On the fast path a request has no task, future or timer of its own: the body is sent in the callback in which
+it is complete, and the reply is returned in the callback in which it arrives. Requests that must wait for a
+node, or whose node is lost, go on in `serving.gateway.proxy.retry`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ logger = logging.getLogger(__name__)
 
 
 class PredictionProxy:
-    """Answers prediction requests with the nodes of their version; the server's handler of exchanges.
+    """The HTTP server's handler of prediction requests: proxies each to a node of its version.
 
-    `project` is that of models of which a client does not say it.
+    `default_project` is the project of models that a client names without one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PredictionProxy:
         self.access = access
         self.max_body_bytes = settings.max_body_bytes
         self.queue_bytes = settings.queue_bytes
-        self.held_bytes = 0  # of whole bodies that are not answered, or still being written to a node
+        self.held_bytes = 0  # complete bodies not answered yet, or still being written to a node
         self._max_answer_bytes = settings.max_answer_bytes
         self.receive_budget = ReceiveBudget(settings.unsent_bytes)
         self.request_timeout = settings.request_timeout
@@ -91,44 +91,45 @@ class PredictionProxy:
         self._retry_tasks: set[asyncio.Task[None]] = set()
 
     def can_handle(self, method: str, path: str) -> bool:
-        """Whatever looks like a prediction; what its path says is seen when it begins."""
+        """Whether the path looks like a prediction; it is parsed in `on_request_head`."""
         return path.endswith(PREDICT_SUFFIX) or parse_prediction_path(path) is not None
 
-    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
-        """Answer with an error; of one that has not begun nobody else is told."""
-        request: ProxiedRequest | None = exchange.state
-        if request is None:
-            exchange.respond_error(error, ((REQUEST_ID, identify_request(exchange.head)),))
+    def on_request_error(self, request: PredictionRequest, error: ServingError) -> None:
+        """Respond with an error; before `on_request_head` the observers are not called."""
+        proxied: ProxiedRequest | None = request.state
+        if proxied is None:
+            request.respond_error(error, ((REQUEST_ID, identify_request(request.head)),))
         else:
-            request.refuse(error)
+            proxied.refuse(error)
 
-    def on_request_head(self, exchange: PredictionRequest) -> None:
-        """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
-        head = exchange.head
+    def on_request_head(self, request: PredictionRequest) -> None:
+        """Refuse the request now if it is going to be refused, before its body is read."""
+        head = request.head
         route: PredictionRoute | None = head.handler_cache
         if route is None:
             route = parse_route(head, self.default_project)
             if route.problem is None:
                 head.handler_cache = route
-        exchange.state = request = ProxiedRequest(self, exchange, route)
+        request.state = proxied = ProxiedRequest(self, request, route)
         try:
-            request.admit()
+            proxied.admit()
         except ServingError as error:
-            request.refuse(error)
-            drop_tracebacks(error)  # the problem of a way is kept by frames that it keeps, with the body
+            proxied.refuse(error)
+            drop_tracebacks(
+                error
+            )  # the error of a cached route would keep its frames, and the body with them
 
-    def on_request_complete(self, exchange: PredictionRequest) -> None:
-        """The request is whole."""
-        request: ProxiedRequest = exchange.state
+    def on_request_complete(self, request: PredictionRequest) -> None:
+        proxied: ProxiedRequest = request.state
         try:
-            request.dispatch()
+            proxied.dispatch()
         except ServingError as error:
-            request.refuse(error)
+            proxied.refuse(error)
         except Exception:
-            request.fail()
+            proxied.fail()
 
     def reserve_bytes(self, size: int) -> None:
-        """Count so many bytes of a body. Raises ResourceExhausted if there are too many."""
+        """Count bytes of a body against `queue_bytes`. Raises ResourceExhausted."""
         if self.held_bytes and self.held_bytes + size > self.queue_bytes:
             raise ResourceExhausted(
                 f"Too many bytes of bodies wait or are in nodes (setting queue_bytes = {self.queue_bytes}).",
@@ -137,17 +138,16 @@ class PredictionProxy:
         self.held_bytes += size
 
     def release_bytes(self, size: int) -> None:
-        """So many bytes of bodies are free."""
         self.held_bytes -= size
 
     def close_node(self, node: Node) -> None:
-        """Close what was open to a node that is gone."""
+        """Close the connection to a node that is gone."""
         client = self.node_clients.pop(node.id, None)
         if client is not None:
             client.close()
 
     def start_retry(self, request: ProxiedRequest, lost_lease: Lease | None = None) -> None:
-        """Have a request answered that must wait, or that was lost in a node together with its lease."""
+        """Go on in a task. `lost_lease`: of a node that was lost with the request, and not yet released."""
         request.retry_deadline = deadline = Deadline(request.deadline, request.timeout)
         task = asyncio.get_running_loop().create_task(self._run_retry(request, deadline, lost_lease))
         self._retry_tasks.add(task)
@@ -166,7 +166,7 @@ class PredictionProxy:
             request.finish(reply, self.activator.clock())
 
     def _get_node_client(self, node: Node) -> NodeClient | None:
-        """The channel to a node, None if it is gone since it was leased: nobody would close that one."""
+        """None if the node is gone since it was leased: nobody would close the client."""
         client = self.node_clients.get(node.id)
         if client is None and node.state is not NodeState.GONE:
             client = self.node_clients[node.id] = NodeClient(
@@ -176,14 +176,14 @@ class PredictionProxy:
 
 
 class ProxiedRequest:
-    """One request on its way.
+    """One prediction request, from its head to its reply.
 
-    `target` is there once its body is. While it is in a node that it got at once, `_lease` is of that;
-    `patience` is its client's if it has to wait. `losses` are nodes that were lost with it inside, `deaths`
-    those that maybe died of it.
+    `dispatch` sets `target`, `timeout` and `deadline`, and on the fast path `_lease` and what follows it.
+    `retry_deadline` is set once the request is handed to the retry task. `losses` counts the nodes that were
+    lost with the request inside, `deaths` those of them that may have died of it.
     """
 
-    # What most requests do not change, they need not set.
+    # Defaults on the class: most requests never set these.
     retry_deadline: Deadline | None = None
     waits: tuple[Lease, ...] = ()
     losses = deaths = 0
@@ -218,13 +218,13 @@ class ProxiedRequest:
 
     @property
     def body(self) -> bytes:
-        """What the node is sent."""
+        """The body that is sent to the node."""
         return self._client_request.body
 
-    # ---- on the way in
+    # ---- before a node
 
     def admit(self) -> None:
-        """Find out where it goes. Raises whatever it is refused with."""
+        """Check what can be checked without the body. Raises the ServingError to refuse the request with."""
         proxy, head, route = self._proxy, self._client_request.head, self.route
         if proxy.access is not None:
             proxy.access.authorize_prediction(self._identified_scope(), route.permission, route.resource_name)
@@ -241,14 +241,14 @@ class ProxiedRequest:
             raise body_too_large(proxy.max_body_bytes)
 
     def dispatch(self) -> None:
-        """Go into a node that is free, or wait for one. Raises whatever it is refused with."""
+        """Send the request to a free node, or wait for one. Raises the ServingError to refuse it with."""
         proxy, client_request = self._proxy, self._client_request
         if len(client_request.body) > proxy.max_body_bytes:
             raise body_too_large(proxy.max_body_bytes)
         self._hold_body(len(client_request.body))
         self.timeout = timeout = self._parse_timeout(client_request.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
-        # Once more: the version may have been deleted while the body came.
+        # Again: the version may have been deleted while the body was received.
         route = self.route
         self.target = target = proxy.routing_table.find_target(route.target_key)
         encoded_call = b"" if route.call is DEFAULT_METADATA else route.encode_call(target.name.version)
@@ -279,45 +279,43 @@ class ProxiedRequest:
         )
 
     def _hold_body(self, size: int) -> None:
-        """Count its body, from now to its answer. Raises ResourceExhausted if there are too many bytes."""
+        """Count the body until it is answered. Raises ResourceExhausted."""
         self._proxy.reserve_bytes(size)
         self._held_bytes = size
 
     def _parse_timeout(self, head: RequestHead) -> float:
-        """The seconds it has."""
+        """Seconds until the deadline. Raises InvalidArgument."""
         max_timeout = self._proxy.request_timeout
-        given = head.prediction_headers.get(TIMEOUT)
-        if given is None:
+        value = head.prediction_headers.get(TIMEOUT)
+        if value is None:
             return max_timeout
         try:
-            timeout = float(given)
+            timeout = float(value)
         except ValueError:
             timeout = -1
         if not timeout > 0:
             raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
         return min(timeout, max_timeout)
 
-    # ---- in a node
+    # ---- inside a node
 
     @property
     def is_traced(self) -> bool:
-        """Whether it is to be known what it did in the node."""
+        """Whether the node is asked for its timing."""
         return self._trace is not None
 
     def mark_sent(self, lease: Lease, now: float) -> None:
-        """It is sent to a node."""
         self._sent_at = now
         if self._trace is not None:
             self._trace.begin_node_span(lease)
 
     def mark_returned(self, reply: NodeReply | None, now: float) -> None:
-        """It is out of the node: with an answer, or for some reason without."""
+        """The request left the node; `reply` is None if it was lost or cancelled."""
         self._node_seconds += now - self._sent_at
         if self._trace is not None:
             self._trace.end_node_span(reply)
 
     def on_reply(self, reply: NodeReply) -> None:
-        """The node has answered."""
         self._timeout_bucket.remove(self)
         try:
             now = self._release_lease(reply)
@@ -329,43 +327,40 @@ class ProxiedRequest:
             self.finish(reply, now)
 
     def on_reply_dropped(self, error: ServingError) -> None:
-        """The node has answered, but there is no memory for it."""
+        """The node replied, but the reply exceeds the receive budget."""
         self._timeout_bucket.remove(self)
         self._release_lease(None)
         self.refuse(error)
 
     def on_connection_lost(self) -> None:
-        """The node died or hung up."""
         self._timeout_bucket.remove(self)
         self._is_in_node = False
         self.mark_returned(None, self._proxy.activator.clock())
         self._proxy.start_retry(self, self._lease)
 
     def expire(self) -> None:
-        """Its time is out."""
         self._cancel_in_node()
         self._release_lease(None)
         self.refuse(deadline_exceeded_error(self.timeout))
 
     def _on_client_gone(self) -> None:
-        """Its client is gone: it leaves its place at once."""
-        late = self._client_request.is_past_deadline
+        is_late = self._client_request.is_past_deadline
         if self.retry_deadline is not None:
-            self.retry_deadline.cancel(is_late=late)
+            self.retry_deadline.cancel(is_late=is_late)
             return
         if self._is_in_node:
             self._timeout_bucket.remove(self)
             self._cancel_in_node()
             self._release_lease(None)
-        self.refuse(deadline_exceeded_error(self.timeout) if late else client_gone_error())
+        self.refuse(deadline_exceeded_error(self.timeout) if is_late else client_gone_error())
 
     def _cancel_in_node(self) -> None:
         self._node_client.cancel(self._frame_number, self.detach_body_release())
 
     def detach_body_release(self) -> Callable[[], None]:
-        """What is to be called once its body is free: that may be after its end."""
-        held, self._held_bytes = self._held_bytes, 0
-        return partial(self._proxy.release_bytes, held)
+        """A callback that releases the body's bytes; they may stay in use after the request ends."""
+        size, self._held_bytes = self._held_bytes, 0
+        return partial(self._proxy.release_bytes, size)
 
     def _release_lease(self, reply: NodeReply | None) -> float:
         self._is_in_node = False
@@ -373,10 +368,10 @@ class ProxiedRequest:
         self.mark_returned(reply, now)
         return now
 
-    # ---- the end
+    # ---- the reply
 
     def finish(self, reply: NodeReply, now: float) -> None:
-        """Hand the client what a node answered; raises nothing, since that would close the channel."""
+        """Respond with the node's reply. Raises nothing: that would close the connection to the node."""
         client_request, target = self._client_request, self.target
         self._release_limits()
         body = client_request.body
@@ -393,10 +388,10 @@ class ProxiedRequest:
             if observers.count_answer(timing, target, body, reply):
                 observers.on_answered(self._describe_for_audit(target), timing.total, target, body, reply)
         except Exception:
-            logger.exception("an answer could not be counted or logged")
+            logger.exception("a reply could not be counted or logged")
 
     def refuse(self, error: ServingError) -> None:
-        """Hand the client an error, if it is still there; raises nothing."""
+        """Respond with an error, unless the client has gone. Raises nothing."""
         proxy, target = self._proxy, self._admitted_target
         self._release_limits()
         self._client_request.respond_error(error, ((REQUEST_ID, self._request_id),))
@@ -409,7 +404,7 @@ class ProxiedRequest:
             logger.exception("a refusal could not be counted or logged")
 
     def fail(self) -> None:
-        """Answer with what an exception makes of the request, and give back all that it has."""
+        """Log the current exception, release everything and respond with an internal error."""
         logger.exception("a prediction could not be answered")
         if self._is_in_node:
             self._is_in_node = False
@@ -419,7 +414,7 @@ class ProxiedRequest:
         self.refuse(Internal("Internal error encountered."))
 
     def _describe_for_audit(self, target: RouteTarget | None) -> AuditedPrediction:
-        """The request, for those who are told of it."""
+        """The request as the audit log records it."""
         route = self.route
         resource = route.resolve_resource("" if target is None else str(target.name))
         return AuditedPrediction(
@@ -427,13 +422,12 @@ class ProxiedRequest:
         )
 
     def _identified_scope(self) -> Scope:
-        """Its head, with what was found out about it."""
+        """The ASGI scope of the request, with its id."""
         scope = self._client_request.scope
         set_request_id(scope, self._request_id)
         return scope
 
     def _release_limits(self) -> None:
-        """Let others have its share, and its memory."""
         self._proxy.release_bytes(self._held_bytes)
         self._held_bytes = 0
         if self._limited_target is not None and self._proxy.limits is not None:

@@ -1,7 +1,7 @@
-"""Nobody takes more than their share: rates and numbers at a time, per project and per version.
+"""Rate limits (generic cell rate algorithm) and concurrency limits, per project and per version.
 
-A bucket is kept as one number, the time at which it is full again: each request moves it on by what it costs,
-and one that would move it too far ahead of the present comes too early. Time is an argument.
+A bucket is one number, the time at which it is full again: each request moves that time on by its cost, and a
+request that would move it too far ahead of the present is too early.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from serving.gateway.api.request_io import Endpoint
 from serving.gateway.methods import ApiMethod
 from serving.gateway.proxy.routing_table import RouteTarget
 
-# Buckets kept before those that are full again are dropped: names may be made up by clients.
-_MANY = 1024
+# Above this many buckets, those that are full again are dropped: clients may invent names.
+_MAX_BUCKETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRate:
-    """`count` requests in `seconds`, as many of them at once as one likes. `setting` is its name."""
+    """`count` requests per `seconds`, in bursts of any size up to that; `setting` is named in errors."""
 
     setting: str
     count: float
@@ -35,42 +35,39 @@ class RequestRate:
 
 
 def charge_bucket(full_at: float, rate: RequestRate, now: float) -> tuple[float, float]:
-    """When a bucket is full again after a request at `now`, and by how many seconds that one is too early.
-
-    It is admitted, and the bucket changed, only if these are 0.
-    """
+    """The bucket after one more request, and how many seconds too early that request is (0: admitted)."""
     cost = rate.seconds / rate.count
     after = max(full_at, now) + cost
     early = after - now - max(rate.seconds, cost)
-    # What is added up is never quite exact.
+    # Sums of floats are not exact.
     return (after, 0.0) if early <= cost * 1e-6 else (full_at, early)
 
 
 @dataclass(slots=True)
 class TokenBuckets:
-    """One bucket of a rate for each name."""
+    """The buckets of one rate limit, by name."""
 
     rate: RequestRate
     _full_at: dict[str, float] = field(default_factory=dict)
 
     def check_charge(self, name: str, owner: str, now: float) -> float:
-        """The bucket after one more request; raises LimitReached if that one comes too early."""
+        """The bucket after one more request, for `store_charge`; raises LimitReached if it is too early."""
         full_at, early = charge_bucket(self._full_at.get(name, now), self.rate, now)
         if early:
             rate = self.rate
             per = "second" if rate.seconds == 1 else "minute"
             raise LimitReached(
-                f"{owner} has used up its {rate.count:g} per {per} (setting {rate.setting}).",
+                f"{owner} exceeded its rate limit of {rate.count:g} requests per {per} "
+                f"(setting {rate.setting}).",
                 setting=rate.setting,
                 retry_after=early,
             )
         return full_at
 
     def store_charge(self, name: str, full_at: float, now: float) -> None:
-        """Keep what the bucket is."""
         self._full_at[name] = full_at
-        if len(self._full_at) > _MANY:
-            self._full_at = {key: kept for key, kept in self._full_at.items() if kept > now}
+        if len(self._full_at) > _MAX_BUCKETS:
+            self._full_at = {key: time for key, time in self._full_at.items() if time > now}
 
     def __len__(self) -> int:
         return len(self._full_at)
@@ -78,37 +75,35 @@ class TokenBuckets:
 
 @dataclass(slots=True)
 class ConcurrencyLimit:
-    """At most `most` requests at a time for each name. `setting` is the name of that."""
+    """At most `limit` requests in flight for each name; `setting` is named in errors."""
 
     setting: str
     limit: int
-    _taken: Counter[str] = field(default_factory=Counter)
+    _in_flight: Counter[str] = field(default_factory=Counter)
 
     def check_free(self, name: str, owner: str) -> None:
-        """Raise LimitReached if no place is free."""
-        if self._taken[name] >= self.limit:
+        """Raises LimitReached if one more request is too many."""
+        if self._in_flight[name] >= self.limit:
             raise LimitReached(
-                f"{owner} has {self.limit} requests under way already (setting {self.setting}).",
+                f"{owner} already has {self.limit} requests in flight (setting {self.setting}).",
                 setting=self.setting,
                 retry_after=1,
             )
 
     def acquire(self, name: str) -> None:
-        """Take a place that is free."""
-        self._taken[name] += 1
+        self._in_flight[name] += 1
 
     def release(self, name: str) -> None:
-        """Give a place back."""
-        self._taken[name] -= 1
-        if not self._taken[name]:
-            del self._taken[name]
+        self._in_flight[name] -= 1
+        if not self._in_flight[name]:
+            del self._in_flight[name]
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._in_flight)
 
 
 class PredictionLimits:
-    """What predictions are granted, of one version and of all versions of a project."""
+    """The limits of predictions, per version and per project."""
 
     def __init__(self, config: ServeConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -123,19 +118,19 @@ class PredictionLimits:
 
     @classmethod
     def from_config(cls, config: ServeConfig) -> PredictionLimits | None:
-        """As the settings want it; None if there is nothing to keep to."""
+        """None if the settings have no limits."""
         rates = (config.version_requests_per_second, config.project_requests_per_second)
-        places = (config.version_concurrency, config.project_concurrency)
-        return cls(config) if any(rates) or any(places) else None
+        concurrency = (config.version_concurrency, config.project_concurrency)
+        return cls(config) if any(rates) or any(concurrency) else None
 
     def admit(self, target: RouteTarget) -> None:
-        """Count a request whose body is still to come; raises LimitReached if it is one too many."""
+        """Charge the rate limits for a request, before its body is read; raises LimitReached."""
         self._check_concurrency(target)
         version, project, now = target.spec.key, target.name.project, self._clock()
-        # Who is refused is not charged: all are asked before any is changed.
+        # A refused request is not charged: check every bucket before changing any.
         charges = [
-            (buckets, name, buckets.check_charge(name, whose, now))
-            for buckets, name, whose in (
+            (buckets, name, buckets.check_charge(name, owner, now))
+            for buckets, name, owner in (
                 (self._version_rate, version, _describe_version(target)),
                 (self._project_rate, project, _describe_project(project)),
             )
@@ -145,18 +140,14 @@ class PredictionLimits:
             buckets.store_charge(name, full_at, now)
 
     def acquire(self, target: RouteTarget) -> None:
-        """Take the places of a request, which is whole by now; raises LimitReached if none is free.
-
-        They are the request's until `give`.
-        """
+        """Count a complete request as in flight, until `release`; raises LimitReached."""
         self._check_concurrency(target)
-        for places, name in self._concurrency_limits(target):
-            places.acquire(name)
+        for limit, name in self._concurrency_limits(target):
+            limit.acquire(name)
 
     def release(self, target: RouteTarget) -> None:
-        """Give the places of a request back."""
-        for places, name in self._concurrency_limits(target):
-            places.release(name)
+        for limit, name in self._concurrency_limits(target):
+            limit.release(name)
 
     def _check_concurrency(self, target: RouteTarget) -> None:
         if self._version_concurrency is not None:
@@ -173,7 +164,7 @@ class PredictionLimits:
 
 
 class ApiRateLimits:
-    """What calls of the API are granted, per project."""
+    """The rate limits of API calls, per project."""
 
     def __init__(self, config: ServeConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -181,7 +172,7 @@ class ApiRateLimits:
         self._jobs = _make_buckets("jobs_per_minute", config.jobs_per_minute, 60)
 
     def admit(self, project: str, *, job: bool) -> None:
-        """Count a call, `job` if it submits one; raises LimitReached if it is one too many."""
+        """Charge the limits for a call, `job` if it submits one; raises LimitReached."""
         buckets = self._jobs if job else self._calls
         if buckets is not None:
             now = self._clock()
@@ -189,7 +180,7 @@ class ApiRateLimits:
 
 
 def rate_limited(limits: ApiRateLimits, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
-    """The endpoint, for as many calls as are granted."""
+    """The endpoint behind the rate limits, if its resource is in a project."""
     job = method.id == "projects.jobs.create"
 
     @functools.wraps(endpoint)
@@ -204,8 +195,8 @@ def _make_buckets(setting: str, count: float, seconds: float) -> TokenBuckets | 
     return TokenBuckets(RequestRate(setting, count, seconds)) if count else None
 
 
-def _make_concurrency_limit(setting: str, most: int) -> ConcurrencyLimit | None:
-    return ConcurrencyLimit(setting, most) if most else None
+def _make_concurrency_limit(setting: str, limit: int) -> ConcurrencyLimit | None:
+    return ConcurrencyLimit(setting, limit) if limit else None
 
 
 def _describe_version(target: RouteTarget) -> str:

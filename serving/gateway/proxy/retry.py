@@ -1,6 +1,6 @@
-"""Requests that cannot have their answer at once: they wait for a node, and go to another if one is lost.
+"""Requests that wait for a node, and retries after a node is lost.
 
-A request is sent again only when the node died or hung up before its answer, never after a time-out.
+A request is retried only if its node died or closed the connection before it replied, never after a timeout.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ from serving.gateway.proxy.timeouts import Deadline, client_gone_error
 
 logger = logging.getLogger(__name__)
 
-# A request is given up when this many nodes died while they computed it, or so many more with it inside: that
-# may be chance, but also what it takes to read it or to write its answer. That it hangs is no chance: two are
-# enough, for in the second the request had its call to itself.
+# A request fails for good after _DEATHS nodes crashed (_HANGS hung) while computing it, or _LOSSES were lost
+# with it inside: by chance, or because of parsing it or encoding its reply. Two hangs are no chance: in the
+# second node the request was not batched with others.
 _DEATHS, _HANGS, _LOSSES = 3, 2, 10
-# Seconds within which the pool knows of the end of a node that hung up.
-_NOTICED_WITHIN = 2.0
+# Seconds within which the pool learns how a node ended that closed its connection.
+_NODE_END_TIMEOUT = 2.0
 
 
 class RetryableRequest(Protocol):
-    """One that insists: `losses` are nodes lost with it inside, `deaths` those that maybe died of it."""
+    """A request that can be retried.
+
+    `losses` counts the nodes that were lost with the request inside, `deaths` those of them that may have
+    died of it. `waits` are the leases that the request waited for.
+    """
 
     target: RouteTarget
     route: PredictionRoute
@@ -51,25 +55,23 @@ class RetryableRequest(Protocol):
     deaths: int
 
     @property
-    def body(self) -> bytes:
-        """What the node is sent."""
+    def body(self) -> bytes: ...
 
     @property
     def is_traced(self) -> bool:
-        """Whether it is to be known what it did in the node."""
+        """Whether the node is asked for its timing."""
 
     def detach_body_release(self) -> Callable[[], None]:
-        """What is to be called once its body is free: that may be after its end."""
+        """A callback that releases the body's bytes; they may stay in use after the request ends."""
 
-    def mark_sent(self, lease: Lease, now: float) -> None:
-        """It is sent to a node."""
+    def mark_sent(self, lease: Lease, now: float) -> None: ...
 
     def mark_returned(self, reply: NodeReply | None, now: float) -> None:
-        """It is out of the node."""
+        """The request left the node; `reply` is None if it was lost or cancelled."""
 
 
 class RetryingSender:
-    """Gets answers for requests that wait. `upstream` is the channel to a node, None once it is gone."""
+    """Sends requests until a node replies. `find_client` returns None for a node that is gone."""
 
     def __init__(
         self,
@@ -84,7 +86,10 @@ class RetryingSender:
     async def send(
         self, request: RetryableRequest, deadline: Deadline, lost_lease: Lease | None
     ) -> NodeReply:
-        """The answer; `lost` is of a node that was lost with the request. Raises what it is refused with."""
+        """The first reply of a node; `lost_lease` is the lease of a node that the request was lost with.
+
+        Raises the ServingError to refuse the request with.
+        """
         if lost_lease is not None:
             try:
                 await _handle_lost_node(request, lost_lease, deadline)
@@ -92,7 +97,7 @@ class RetryingSender:
                 lost_lease.release()
             _check_deadline(deadline, lost_lease)
         while True:
-            # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
+            # Looked up for each attempt, right before the lease: leasing a deleted version would wake it.
             request.target = target = self._routing_table.find_target(request.route.target_key)
             with translate_scaling_errors(target):
                 async with self._activator.lease(target.spec, len(request.body), deadline) as lease:
@@ -101,8 +106,8 @@ class RetryingSender:
                     except ConnectError as error:
                         logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
                         await _wait_for_node_end(lease.node, deadline)
-                        if lease.node.state is NodeState.READY and (short := _find_shortage(error)):
-                            raise short from error
+                        if lease.node.state is NodeState.READY and (shortage := _find_shortage(error)):
+                            raise shortage from error
                     else:
                         if reply is not None:
                             return reply
@@ -112,14 +117,14 @@ class RetryingSender:
     async def _send_once(
         self, request: RetryableRequest, lease: Lease, deadline: Deadline
     ) -> NodeReply | None:
-        """The node's answer, None if it was lost."""
+        """The node's reply; None if the node was lost."""
         node = lease.node
         client = self._find_client(node)
         if client is None:
             raise ConnectError
         if not client.is_connected:
             await client.connect()
-        if deadline.gone:
+        if deadline.is_cancelled:
             raise client_gone_error()
         waited_for_start = (
             lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
@@ -153,7 +158,7 @@ class RetryingSender:
 
 
 class _FutureReply:
-    """One that waits for a node; the answer is None if the node is lost."""
+    """A future of a node's reply; its result is None if the node is lost."""
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[NodeReply | None] = asyncio.get_running_loop().create_future()
@@ -172,24 +177,24 @@ class _FutureReply:
 
 
 async def _handle_lost_node(request: RetryableRequest, lease: Lease, deadline: Deadline) -> None:
-    """Find out how a node ended, and whether the request may be sent again."""
+    """Wait until it is known how a node ended. Raises ModelFailed if the request must not be sent again."""
     logger.warning("%s: node %s hung up", request.target.name, lease.node.id)
     await _wait_for_node_end(lease.node, deadline)
     _check_retryable(request, lease)
 
 
 async def _wait_for_node_end(node: Node, deadline: Deadline) -> None:
-    """Wait until the pool knows of the end of a node: that comes a moment after its channel closes."""
+    """Wait until the pool reports the end of a node, which is a moment after its connection closes."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(min(_NOTICED_WITHIN, deadline.remaining)):
+        async with asyncio.timeout(min(_NODE_END_TIMEOUT, deadline.remaining)):
             await node.gone.wait()
 
 
 def _check_retryable(request: RetryableRequest, lease: Lease) -> None:
-    """Decide whether a request may be sent again after its node died; raises ModelFailed if not.
+    """Raises ModelFailed unless the request may be sent again after its node died.
 
-    The board tells what the node was doing: a request it had not begun is innocent and unseen. While the
-    node lives it may still begin.
+    The node's mark of the request's slot says how far it got: if it is untouched, no user code has seen the
+    request. While the node lives, it may still begin with it.
     """
     node, mark = lease.node, lease.node.marks[lease.slot]
     request.losses += 1
@@ -201,19 +206,20 @@ def _check_retryable(request: RetryableRequest, lease: Lease) -> None:
 
 
 def _find_shortage(error: ConnectError) -> Unavailable | None:
-    """What the server itself is short of, if that is why it cannot reach the node."""
+    """The error to respond with if the gateway lacks memory, descriptors or the like to connect."""
     return None if error.__cause__ is None else find_shortage(error.__cause__)
 
 
 def _check_deadline(deadline: Deadline, lease: Lease) -> None:
-    """Go on only while there is time."""
     if deadline.remaining <= 0:
-        raise DeadlineExceeded(f"No node lived long enough to answer. {lease.node.reason}".rstrip())
+        raise DeadlineExceeded(
+            f"Every node that received the request ended before it replied. {lease.node.reason}".rstrip()
+        )
 
 
 @contextlib.contextmanager
 def translate_scaling_errors(target: RouteTarget) -> Iterator[None]:
-    """The autoscaler's errors as the client is told of them."""
+    """Convert the autoscaler's errors to those that clients get."""
     try:
         yield
     except QueueFullError as error:

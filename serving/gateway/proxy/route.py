@@ -1,6 +1,6 @@
-"""What a prediction asks, and of which model: all that is known of it before its body is.
+"""The route of a prediction: which method of which model, known from path and headers alone.
 
-It is found once for requests that say the same of themselves, and remembered with their head.
+Routes are cached by path or address, and with the request head.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _METHODS: Mapping[tuple[Dialect, str], ApiMethod] = {
         for dialect in (Dialect.INFERENCE, Dialect.INFERENCE_GRPC)
     },
 }
-# Ways that are remembered of each kind, beside those of heads that come again, and their longest names.
-_MANY, _LONG = 1024, 512
+# Routes in each cache, and the longest path or address (in characters) that is cached.
+_CACHED_ROUTES, _CACHED_LENGTH = 1024, 512
 
 
 @dataclass(slots=True, eq=False)
 class PredictionRoute:
-    """What a request asks, and of which model.
+    """The method and the model of a prediction.
 
-    `goal` is what its target is found by: the path of AI Platform's requests, the address of others. `named`
-    is the resource that it names, on which its sender needs the `permission`; "" if it names none. `problem`
-    is why it leads nowhere, told only to those who may know.
+    `target_key` is the key in the routing table: the path of AI Platform's requests, the address of others.
+    The caller needs `permission` on `resource_name`, "" if the request names no resource. `problem` is why
+    the request cannot be routed; it is reported after access is checked.
     """
 
     method: ApiMethod
@@ -61,9 +61,9 @@ class PredictionRoute:
     _encoded_calls: dict[str, bytes] = field(default_factory=dict)
 
     def encode_call(self, version: str) -> bytes:
-        """What the node is told, by the id of the version that answers; b"" of the plain call.
+        """The metadata for a node of this version id; b"" if it is the default.
 
-        Raises InvalidArgument if that is too much.
+        Raises InvalidArgument if it is too long.
         """
         encoded = self._encoded_calls.get(version)
         if encoded is None:
@@ -74,7 +74,7 @@ class PredictionRoute:
         return encoded
 
     def resolve_resource(self, version_name: str) -> str:
-        """What it is asked of, by the name of the version that was found; "" while none is."""
+        """The resource for the logs; `version_name` is the full name of the target, "" without one."""
         if isinstance(self.target_key, str) or not version_name:
             return self.resource_name
         return (
@@ -83,34 +83,34 @@ class PredictionRoute:
 
 
 def parse_route(head: RequestHead, default_project: str) -> PredictionRoute:
-    """The way of a request; `project` is that of models that are not named in full."""
+    """The route of a request; `default_project` is the project of models that are named without one."""
     try:
-        asked = head.prediction_path
-        call = DEFAULT_METADATA if asked is None else parse_request_metadata(asked, head.prediction_headers)
-        return _build_route(head.path, asked, call, default_project)
+        parsed = head.prediction_path
+        call = DEFAULT_METADATA if parsed is None else parse_request_metadata(parsed, head.prediction_headers)
+        return _build_route(head.path, parsed, call, default_project)
     except ServingError as error:
         return _invalid_route(head, default_project, error)
 
 
 def _invalid_route(head: RequestHead, default_project: str, problem: ServingError) -> PredictionRoute:
-    """That of a request that says something wrongly; over HTTP its path says all the same whom it is for."""
-    asked = parse_prediction_path(head.path)
-    if asked is not None:
-        return replace(_build_route(head.path, asked, DEFAULT_METADATA, default_project), problem=problem)
-    method = METHODS.get(head.path[1:].replace("/", "."), PREDICT_METHOD)  # as the paths of gRPC are
+    """The route of an invalid request; over HTTP the path still names its model."""
+    parsed = parse_prediction_path(head.path)
+    if parsed is not None:
+        return replace(_build_route(head.path, parsed, DEFAULT_METADATA, default_project), problem=problem)
+    method = METHODS.get(head.path[1:].replace("/", "."), PREDICT_METHOD)  # paths of gRPC: /SERVICE/METHOD
     return PredictionRoute(method, "", "", "", problem=problem)
 
 
 def _build_route(
-    path: str, asked: PredictionPath | None, call: RequestMetadata, default_project: str
+    path: str, parsed: PredictionPath | None, call: RequestMetadata, default_project: str
 ) -> PredictionRoute:
-    """That of a call. Raises InvalidArgument for names that cannot be."""
-    if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
-        short = len(asked.model) + len(asked.version) + len(asked.label) <= _LONG
-        return (_cached_route_by_address if short else _route_by_address)(asked, call, default_project)
+    """Raises InvalidArgument for malformed names."""
+    if parsed is not None and parsed.dialect is not Dialect.AI_PLATFORM:
+        is_short = len(parsed.model) + len(parsed.version) + len(parsed.label) <= _CACHED_LENGTH
+        return (_cached_route_by_address if is_short else _route_by_address)(parsed, call, default_project)
     return (
         _cached_route_by_path(path)
-        if call is DEFAULT_METADATA and len(path) <= _LONG
+        if call is DEFAULT_METADATA and len(path) <= _CACHED_LENGTH
         else _route_by_path(path, call)
     )
 
@@ -120,24 +120,24 @@ def _route_by_path(path: str, call: RequestMetadata) -> PredictionRoute:
     return PredictionRoute(PREDICT_METHOD, path, resource_name, predict_permission(resource_name), call)
 
 
-@lru_cache(_MANY)
+@lru_cache(_CACHED_ROUTES)
 def _cached_route_by_path(path: str) -> PredictionRoute:
     return _route_by_path(path, DEFAULT_METADATA)
 
 
-def _route_by_address(asked: PredictionPath, call: RequestMetadata, default_project: str) -> PredictionRoute:
+def _route_by_address(parsed: PredictionPath, call: RequestMetadata, default_project: str) -> PredictionRoute:
     target_key = parse_address(
-        asked.model, asked.project or default_project, version=asked.version, label=asked.label
+        parsed.model, parsed.project or default_project, version=parsed.version, label=parsed.label
     )
-    one = target_key.version or target_key.label
+    selector = target_key.version or target_key.label
     resource_name = (
-        f"{target_key.model}/{'versions' if target_key.version else 'labels'}/{one}"
-        if one
+        f"{target_key.model}/{'versions' if target_key.version else 'labels'}/{selector}"
+        if selector
         else str(target_key.model)
     )
-    problem = version_number_error(asked.version) if asked.dialect is Dialect.TENSORFLOW else None
+    problem = version_number_error(parsed.version) if parsed.dialect is Dialect.TENSORFLOW else None
     return PredictionRoute(
-        _METHODS[asked.dialect, asked.verb],
+        _METHODS[parsed.dialect, parsed.verb],
         target_key,
         resource_name,
         predict_permission(resource_name),
@@ -146,4 +146,4 @@ def _route_by_address(asked: PredictionPath, call: RequestMetadata, default_proj
     )
 
 
-_cached_route_by_address = lru_cache(_MANY)(_route_by_address)
+_cached_route_by_address = lru_cache(_CACHED_ROUTES)(_route_by_address)

@@ -1,7 +1,7 @@
-"""Where predictions go: from the path of a request, or its address, to the version that answers it.
+"""The routing table: path or address of a model -> version and node spec.
 
-What the first request for one has found is kept until a commit changes its model or a version of that, so
-that the predict path is one dictionary look-up, and versions that sleep cost nothing.
+An entry is made by its first request and kept until a commit changes its model or a version of that model, so
+that a prediction takes one dictionary lookup, and versions without requests cost nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from serving.resources import Model, RequestLoggingConfig
 from serving.transport.request import PREDICT_SUFFIX
 
 PREFIX = "/v1/"
-# What is kept at most: clients can write the number of a version in many ways.
-_MANY = 1 << 17
+# Bounded because clients can write the number of a version in many ways.
+_MAX_ENTRIES = 1 << 17
 
-# The label by which the owner of a custom routine says that its requests may be computed twice.
+# The label with which the owner of a custom routine allows that a request is computed twice.
 REPEATABLE = "pilotlight-repeatable"
 
 
 @dataclass(frozen=True, slots=True)
 class RouteTarget:
-    """A READY version as the predict path needs it.
+    """A READY version as the data plane needs it.
 
-    `repeatable` says whether a request that may have been computed can be sent to another node (user code may
-    have side effects, so only where its owner says so). `title` is the full name; `region` is what is told in
-    logs.
+    `repeatable`: a request that may have been computed can be sent to another node (user code may have side
+    effects, so its owner must allow it). `title` is the full name, `region` a field of log entries.
     """
 
     name: VersionName
@@ -47,7 +46,7 @@ class RouteTarget:
 
 
 class _LogSettings(NamedTuple):
-    """What a version's logs take from its model."""
+    """The log settings that a version has from its model."""
 
     access: bool
     console: bool
@@ -61,35 +60,33 @@ def _get_log_settings(model: Model) -> _LogSettings:
 
 @dataclass(slots=True)
 class RoutingTable:
-    """The table: what was found by path or address. `spec_of` says how nodes of a version are started."""
+    """Targets by path or address, in the state of the last commit."""
 
     build_node_spec: Callable[[VersionRecord], NodeSpec]
     state: CatalogState = field(default_factory=CatalogState)
     _targets: dict[str | ModelAddress, RouteTarget] = field(default_factory=dict)
-    _keys_by_model: dict[ModelName, list[str | ModelAddress]] = field(
-        default_factory=dict
-    )  # those in the table
+    _keys_by_model: dict[ModelName, list[str | ModelAddress]] = field(default_factory=dict)
 
     def apply_commit(self, commit: Commit) -> None:
-        """Take note of a new state: what has changed is looked up again."""
+        """Replace the state and drop the entries of the models that changed."""
         self.state = commit.after
         for table, text in commit.changes:
             if table in ("models", "versions"):
                 name = parse_model_or_version_name(text)
                 model = name.parent if isinstance(name, VersionName) else name
-                for goal in self._keys_by_model.pop(model, ()):
-                    del self._targets[goal]
+                for key in self._keys_by_model.pop(model, ()):
+                    del self._targets[key]
 
     def find_target(self, key: str | ModelAddress) -> RouteTarget:
         """The target of a path that ends in `:predict`, or of an address.
 
-        Raises NotFound or FailedPrecondition, and InvalidArgument for a name that cannot be.
+        Raises NotFound, FailedPrecondition, or InvalidArgument for a malformed name.
         """
         target = self._targets.get(key)
         if target is not None:
             return target
         record = self._resolve_key(key)
-        if len(self._targets) >= _MANY:
+        if len(self._targets) >= _MAX_ENTRIES:
             self._targets.clear()
             self._keys_by_model.clear()
         target = self._targets[key] = self._build_target(
@@ -110,7 +107,7 @@ class RoutingTable:
         )
 
     def find_version_target(self, record: VersionRecord) -> RouteTarget:
-        """That of a READY version."""
+        """The target of a READY version."""
         return self.find_target(f"{PREFIX}{record.name}{PREDICT_SUFFIX}")
 
     def _build_target(self, record: VersionRecord, logs: _LogSettings) -> RouteTarget:

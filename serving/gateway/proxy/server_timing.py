@@ -1,4 +1,4 @@
-"""What an answer says of a request that had to wait for a node: a `Server-Timing` header."""
+"""The `Server-Timing` header of requests that waited for a node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 def with_server_timing(lease: Lease, headers: Headers) -> Headers:
-    """The node's headers, with the phases of the wait before what the node says of the rest.
+    """The node's headers, with the phases of the wait before the node's own phases, in milliseconds.
 
     `start`, `load` and `warm` count only as far as this request waited for them; `queue` is the rest of
-    its wait. Times are in milliseconds.
+    its wait.
     """
     wait = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in compute_wait_phases(lease))
     own = [value for name, value in headers if name == _NAME]
@@ -24,14 +24,13 @@ def with_server_timing(lease: Lease, headers: Headers) -> Headers:
 
 
 def without_server_timing(headers: Headers) -> Headers:
-    """The node's headers, where its times were not for the client."""
     return [header for header in headers if header[0] != _NAME]
 
 
 def parse_node_phases(headers: Headers) -> Iterator[tuple[str, float]]:
-    """The phases that a node told of, with their seconds."""
-    told = b", ".join(value for name, value in headers if name == _NAME).decode()
-    for phase in told.split(", ") if told else ():
+    """The phases in a node's reply, with their seconds."""
+    timing = b", ".join(value for name, value in headers if name == _NAME).decode()
+    for phase in timing.split(", ") if timing else ():
         name, _, milliseconds = phase.partition(";dur=")
         yield name, float(milliseconds) / 1000
 
@@ -49,10 +48,10 @@ def compute_wait_phases(lease: Lease) -> Iterator[tuple[str, float]]:
 
 
 def compute_start_phases(node: Node) -> Iterator[tuple[str, float, float]]:
-    """When a node started, loaded and warmed: name, begin, end."""
+    """When a node started, loaded and warmed up: name, begin, end."""
     ready = node.asked_at if node.ready_at is None else node.ready_at
     loaded = ready - node.report.get("warm_seconds", 0.0)
-    began = loaded - node.report.get("load_seconds", 0.0)
-    yield "start", node.asked_at, began
-    yield "load", began, loaded
+    started = loaded - node.report.get("load_seconds", 0.0)
+    yield "start", node.asked_at, started
+    yield "load", started, loaded
     yield "warm", loaded, ready

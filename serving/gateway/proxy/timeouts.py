@@ -1,4 +1,4 @@
-"""When the time of requests is out: a timer for all that have equally much, not one for each."""
+"""Deadlines of requests: one timer for each timeout value instead of one for each request."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from serving.errors import Cancelled, DeadlineExceeded
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 class Deadline:
-    """Waits until the deadline of one request, and no longer than its client does.
+    """The deadline of one request, cut short when its client disconnects.
 
-    `deadline` is on the event loop's clock; `timeout` the seconds that the request had.
+    `deadline` is on the event loop's clock, `timeout` the seconds that were given.
     """
 
-    __slots__ = ("_awaited", "_deadline", "_loop", "_timeout", "gone")
+    __slots__ = ("_deadline", "_loop", "_pending", "_timeout", "is_cancelled")
 
     def __init__(self, deadline: float, timeout: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
         self._timeout = timeout
-        self._awaited: asyncio.Future[Any] | None = None
-        self.gone = False
+        self._pending: asyncio.Future[Any] | None = None
+        self.is_cancelled = False
 
     @property
     def remaining(self) -> float:
-        """Seconds left."""
         return self._deadline - self._loop.time()
 
     async def wait(self, future: asyncio.Future[T]) -> T:
-        """The future's result. Raises DeadlineExceeded or Cancelled when it comes too late."""
+        """The future's result. Raises DeadlineExceeded or Cancelled if it is not done in time."""
         if future.done():
             return future.result()
-        if self.gone:
+        if self.is_cancelled:
             raise client_gone_error()
         timer = self._loop.call_at(
             self._deadline, self._fail_future, future, deadline_exceeded_error(self._timeout)
         )
-        self._awaited = future
+        self._pending = future
         try:
             return await future
         finally:
-            self._awaited = None
+            self._pending = None
             timer.cancel()
 
     def cancel(self, *, is_late: bool = False) -> None:
-        """The client is gone, `late` if its own deadline was past."""
-        self.gone = True
-        if self._awaited is not None:
+        """Stop waiting: the client has gone, `is_late` if its own deadline has passed."""
+        self.is_cancelled = True
+        if self._pending is not None:
             self._fail_future(
-                self._awaited, deadline_exceeded_error(self._timeout) if is_late else client_gone_error()
+                self._pending, deadline_exceeded_error(self._timeout) if is_late else client_gone_error()
             )
 
     def _fail_future(self, future: asyncio.Future[Any], error: Exception) -> None:
@@ -61,10 +62,10 @@ class Deadline:
 
 
 def drop_tracebacks(error: BaseException | None) -> None:
-    """Let go of the frames that an error came through, and its causes.
+    """Drop the tracebacks of an error and of its causes.
 
-    A future keeps the error that it raised, and the frames keep the future, and the request with its body:
-    only the garbage collector would find that.
+    A future keeps the error that it raised, and the error's frames keep the future and the request with its
+    body: a cycle that only the garbage collector would find.
     """
     while error is not None:
         error.__traceback__ = None
@@ -72,50 +73,44 @@ def drop_tracebacks(error: BaseException | None) -> None:
 
 
 def deadline_exceeded_error(timeout: float) -> DeadlineExceeded:
-    """The error for a request that had so many seconds."""
     return DeadlineExceeded(f"The request was not answered within {timeout:g} s (setting request_timeout).")
 
 
 def client_gone_error() -> Cancelled:
-    """The error for a request that nobody waits for any more."""
     return Cancelled("The client closed the connection.")
 
 
-logger = logging.getLogger(__name__)
-
-
 class Expirable(Protocol):
-    """A request that may not take for ever; `deadline` is on the event loop's clock."""
+    """A request with a deadline, on the event loop's clock."""
 
     deadline: float
 
     def expire(self) -> None:
-        """Its time is out. It is forgotten already."""
+        """The deadline has passed; the request was already removed from its bucket."""
 
 
 class TimeoutBucket:
-    """The requests under way that were given so many seconds, the earliest deadline first."""
+    """The requests in flight with the same timeout, the earliest deadline first."""
 
-    __slots__ = ("_all", "_lasts", "_loop", "_requests", "_seconds", "_timer")
+    __slots__ = ("_buckets", "_is_permanent", "_loop", "_requests", "_seconds", "_timer")
 
     def __init__(self, seconds: float, buckets: dict[float, TimeoutBucket], *, is_permanent: bool) -> None:
         self._seconds = seconds
-        self._all = buckets
-        self._lasts = is_permanent
+        self._buckets = buckets
+        self._is_permanent = is_permanent
         self._loop = asyncio.get_running_loop()
         self._requests: dict[Expirable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, request: Expirable) -> None:
-        """A request begins, whose deadline is no earlier than those of the others."""
+        """Add a request whose deadline is no earlier than those that are here."""
         self._requests[request] = None
         if self._timer is None:
             self._timer = self._loop.call_at(request.deadline, self._expire_due)
 
     def remove(self, request: Expirable) -> None:
-        """It needs no time any more."""
         del self._requests[request]
-        if not self._requests and not self._lasts:
+        if not self._requests and not self._is_permanent:
             self._discard_bucket()
 
     def _expire_due(self) -> None:
@@ -124,30 +119,30 @@ class TimeoutBucket:
         while self._requests:
             first = next(iter(self._requests))
             if first.deadline > now:
-                if self._timer is None:  # who was told may have begun with another request
+                if self._timer is None:  # `expire` may have added a request
                     self._timer = self._loop.call_at(first.deadline, self._expire_due)
                 return
             del self._requests[first]
             try:
                 first.expire()
             except Exception:
-                # Those behind it are not to wait for ever.
-                logger.exception("a request could not be told that its time is out")
-        if not self._lasts:
+                # The requests behind it must still expire.
+                logger.exception("a request with a passed deadline could not be answered")
+        if not self._is_permanent:
             self._discard_bucket()
 
     def _discard_bucket(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._all.pop(self._seconds, None)
+        self._buckets.pop(self._seconds, None)
 
 
 class TimeoutQueue:
-    """Those of all requests under way.
+    """The buckets of all requests in flight.
 
-    Most have the `usual` seconds, and the timer for those is left to run: it fires once in that time,
-    whatever the number of requests.
+    Most requests have the default timeout. The timer of that bucket is never cancelled: it fires once per
+    timeout, however many requests there are.
     """
 
     def __init__(self, default_timeout: float) -> None:
@@ -155,7 +150,7 @@ class TimeoutQueue:
         self._buckets: dict[float, TimeoutBucket] = {}
 
     def bucket_for(self, seconds: float) -> TimeoutBucket:
-        """Where a request is added at once that has so many seconds."""
+        """The bucket of a timeout; add a request to it at once, else it may be discarded."""
         bucket = self._buckets.get(seconds)
         if bucket is None:
             is_permanent = seconds == self._default_timeout

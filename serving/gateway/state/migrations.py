@@ -1,7 +1,7 @@
-"""The tables of the state file, and the steps by which files of earlier versions come to have them.
+"""The tables of the state file, and the migrations from the schemas of earlier releases.
 
-A step is never changed once a release has it: files that it has made are out there. `PRAGMA user_version`
-says how many steps a file has been through.
+A migration is never changed after its release. `PRAGMA user_version` counts the migrations that a file has
+had.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IMMEDIATE = "pilotlight_immediate"
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What one release added to the file. `apply` runs inside a transaction; tables may be there already."""
+    """One change of the schema. `apply` runs inside a transaction; its tables may exist already."""
 
     text: str
     apply: Callable[[sa.Connection], None]
@@ -40,7 +40,7 @@ def document_table(name: str, metadata: sa.MetaData | None = None) -> sa.Table:
 
 
 def make_table_creator(*tables: sa.Table) -> Callable[[sa.Connection], None]:
-    """A step's work: make these tables where they are missing."""
+    """The `apply` of a migration that creates the tables that are missing."""
 
     def create_tables(connection: sa.Connection) -> None:
         for table in tables:
@@ -49,7 +49,8 @@ def make_table_creator(*tables: sa.Table) -> Callable[[sa.Connection], None]:
     return create_tables
 
 
-# Files from before there were steps say 1, or 0, whether or not they have jobs: both steps fit either.
+# Files that are older than migrations have version 1 or 0, with or without jobs: the first two fit all of
+# them.
 MIGRATIONS: Sequence[Migration] = (
     Migration(
         "models, versions and operations",
@@ -63,11 +64,11 @@ MIGRATIONS: Sequence[Migration] = (
 
 
 def open_database(file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sa.Engine:
-    """The state file, made or brought up to date.
+    """Open the state file; create or migrate it first if needed.
 
-    All missing steps are taken in one transaction, after a copy of the file as it was is on disk beside it
+    All missing migrations run in one transaction, after a backup of the file is on disk beside it
     (`state.db.v1` for schema 1). Raises FailedPrecondition for a file of a newer schema or one that is no
-    database, Unavailable when it cannot be opened or written; the file is then as it was.
+    database, Unavailable if it cannot be opened or written; the file is then unchanged.
     """
     engine = sa.create_engine(f"sqlite:///{file}")
     sa.event.listen(engine, "connect", _prepare_connection)
@@ -94,33 +95,33 @@ def open_database(file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> s
 
 
 def read_schema_version(connection: sa.Connection) -> int:
-    """The number of steps a file has been through."""
+    """The number of migrations that a file has had."""
     return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 
-def _apply_migrations(connection: sa.Connection, file: Path, steps: Sequence[Migration]) -> None:
+def _apply_migrations(connection: sa.Connection, file: Path, migrations: Sequence[Migration]) -> None:
     found = read_schema_version(connection)
-    if found > len(steps):
+    if found > len(migrations):
         raise FailedPrecondition(
-            f"{file} was written by a newer Pilotlight: it has schema {found}, this one knows {len(steps)}. "
-            f"Install that version again, put back the copy made before ({file.name}.v{len(steps)}, if it is "
-            "there), or choose another --state-dir."
+            f"{file} was written by a newer Pilotlight: it has schema {found}, this one knows "
+            f"{len(migrations)}. Install that version again, put back the copy made before "
+            f"({file.name}.v{len(migrations)}, if it is there), or choose another --state-dir."
         )
-    if found == len(steps):
+    if found == len(migrations):
         return
     if sa.inspect(connection).get_table_names():
         _backup_file(file, file.with_name(f"{file.name}.v{found}"))
-    for step in steps[found:]:
-        step.apply(connection)
-    connection.exec_driver_sql(f"PRAGMA user_version = {len(steps)}")
+    for migration in migrations[found:]:
+        migration.apply(connection)
+    connection.exec_driver_sql(f"PRAGMA user_version = {len(migrations)}")
 
 
 def _backup_file(file: Path, copy: Path) -> None:
-    """A whole copy under its name, or none."""
+    """Write a complete copy, or none. Raises Unavailable."""
     part = copy.with_name(copy.name + ".part")
     try:
         part.unlink(missing_ok=True)
-        # SQLite's own copying: the write-ahead log may hold what the file does not.
+        # SQLite's backup, because part of the data may be only in the write-ahead log.
         with (
             contextlib.closing(sqlite3.connect(file)) as source,
             contextlib.closing(sqlite3.connect(part)) as target,
@@ -145,9 +146,9 @@ def _fsync_path(path: Path) -> None:
 
 
 def _prepare_connection(connection: Any, _: object) -> None:
-    # Transactions are begun by `_begin_transaction`: the driver's own leave out changes of the schema.
+    # `_begin_transaction` begins transactions: those of the driver exclude changes of the schema.
     connection.isolation_level = None
-    # Write-ahead log: a commit is one append; FULL: it is on disk when commit returns.
+    # WAL: a commit is one append. FULL: it is on disk when commit returns.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
 

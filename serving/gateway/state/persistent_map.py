@@ -1,4 +1,4 @@
-"""Records by name, kept from one state to the next: a change costs what it changes."""
+"""A persistent (immutable) mapping: a changed copy shares all but one bucket with the original."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-# A change copies one bucket and the list of them; at 100,000 records that is some 400 pointers and 256.
+# A change copies one bucket and the list of buckets: with 100,000 records some 400 and 256 pointers.
 _BUCKETS = 256
 
 
 class PersistentMap(Mapping[K, V]):
-    """An immutable mapping, without an order."""
+    """An immutable, unordered mapping."""
 
     __slots__ = ("_buckets", "_count")
 
@@ -24,7 +24,6 @@ class PersistentMap(Mapping[K, V]):
 
     @classmethod
     def from_mapping(cls, records: Mapping[K, V]) -> PersistentMap[K, V]:
-        """The same records."""
         if isinstance(records, PersistentMap):
             return records
         buckets: list[dict[K, V]] = [{} for _ in range(_BUCKETS)]
@@ -33,12 +32,11 @@ class PersistentMap(Mapping[K, V]):
         return cls(buckets, len(records))
 
     def with_item(self, name: K, record: V) -> PersistentMap[K, V]:
-        """With a record that is new or replaces another."""
         bucket = self._buckets[hash(name) % _BUCKETS]
         return self._replace_bucket({**bucket, name: record}, name)
 
     def without_item(self, name: K) -> PersistentMap[K, V]:
-        """Without a record that is there."""
+        """Raises KeyError if there is no such record."""
         bucket = {**self._buckets[hash(name) % _BUCKETS]}
         del bucket[name]
         return self._replace_bucket(bucket, name)

@@ -1,4 +1,4 @@
-"""What lists, the queue, retention and metrics ask of all jobs and operations, kept from state to state."""
+"""Persistent indexes of jobs and operations, for lists, the job queue, retention and metrics."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from serving.gateway.state.sorted_index import SortedIndex, SortedSequence
 
-if TYPE_CHECKING:  # records keep an index
+if TYPE_CHECKING:  # records imports this module
     from serving.gateway.state.records import JobRecord, OperationRecord
 
 
 @dataclass(frozen=True, slots=True)
 class JobIndex:
-    """Names of jobs: of a project behind their negative numbers, so the newest first; unfinished ones behind
-    their numbers; ended ones behind the time of their end.
+    """Names of jobs, each after its sort key.
 
-    `states` counts by project and state. `records` are those of ended jobs by project and outcome, of jobs
-    that are deleted too; `last_number` is the highest there was.
+    `by_project` is sorted by negative number (the newest first), `unfinished` by number, `ended` by end time.
+    `states` counts jobs by project and state. `records` counts the records of ended jobs by project and
+    outcome, jobs that were deleted since included. `last_number` is the highest number ever used.
     """
 
     by_project: SortedIndex[str, tuple[int, str]] = field(default_factory=lambda: SortedIndex({}))
@@ -31,7 +31,6 @@ class JobIndex:
 
     @classmethod
     def from_jobs(cls, jobs: Iterable[JobRecord]) -> JobIndex:
-        """That of all these jobs."""
         projects: dict[str, list[tuple[int, str]]] = {}
         unfinished: list[tuple[int, str]] = []
         ended: list[tuple[str, str]] = []
@@ -60,7 +59,7 @@ class JobIndex:
         )
 
     def with_change(self, before: JobRecord | None, after: JobRecord | None) -> JobIndex:
-        """With a job that is new (no `before`), other than it was, or gone (no `after`)."""
+        """With a job that is new (no `before`), changed, or deleted (no `after`)."""
         index = self
         if before is not None:
             index = index._without_job(before)
@@ -92,27 +91,26 @@ class JobIndex:
 
 @dataclass(frozen=True, slots=True)
 class OperationIndex:
-    """Names of operations: of a project by `operation_sort_key`; done ones behind the time of their end."""
+    """Names of operations: by project, sorted by `operation_sort_key`; done ones after their end time."""
 
     by_project: SortedIndex[str, tuple[int, str]] = field(default_factory=lambda: SortedIndex({}))
     done: SortedSequence[tuple[str, str]] = field(default_factory=SortedSequence)
 
     @classmethod
     def from_operations(cls, operations: Iterable[OperationRecord]) -> OperationIndex:
-        """That of all these operations."""
         projects: dict[str, list[tuple[int, str]]] = {}
         done: list[tuple[str, str]] = []
-        for one in operations:
-            projects.setdefault(one.project, []).append(operation_sort_key(one.name))
-            if one.operation.done:
-                done.append(_end_sort_key(one))
+        for record in operations:
+            projects.setdefault(record.project, []).append(operation_sort_key(record.name))
+            if record.operation.done:
+                done.append(_end_sort_key(record))
         by_project = SortedIndex(
             {project: SortedSequence.from_values(found) for project, found in projects.items()}
         )
         return cls(by_project, SortedSequence.from_values(done))
 
     def with_change(self, before: OperationRecord | None, after: OperationRecord | None) -> OperationIndex:
-        """With an operation that is new (no `before`), other than it was, or gone (no `after`)."""
+        """With an operation that is new (no `before`), changed, or deleted (no `after`)."""
         by_project, done = self.by_project, self.done
         if before is not None and before.operation.done:
             done = done.without_value(_end_sort_key(before))
@@ -126,9 +124,9 @@ class OperationIndex:
 
 
 def operation_sort_key(name: str) -> tuple[int, str]:
-    """The place of an operation in a list, the newest first.
+    """The sort key of an operation: the newest first.
 
-    A name ends in the milliseconds of its creation; the times in the metadata have only seconds.
+    A name ends in the milliseconds of its creation; times in the metadata have only seconds.
     """
     return -int(name.rpartition("-")[2]), name
 

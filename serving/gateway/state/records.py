@@ -1,6 +1,6 @@
-"""What the server remembers: resources with what only the server knows about them.
+"""The records of the catalog: resources, and what only the server knows about them.
 
-A `State` is immutable; a rule works on a `Draft` of it, and the draft's changes are what the store writes.
+A `CatalogState` is immutable; a rule changes a `StateDraft` of it, and the store writes the draft's changes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was found out about a version, so that later starts need not.
+    """What the first deployment found out about a version; later node starts use it.
 
-    `merge` holds for the libraries that `fingerprint` names; `exact` says whether regrouping rows must not
-    change a bit of its answers, `tensorflow` whether its nodes import that. `memory` (bytes) is what a node
-    takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
-    model and `digest` that of its files. `schema` is what the model takes and answers, as `serving.model_schema`
-    packs it; "" for versions that were made before there were any, until a node tells. `interpreter` is the
-    Python that computes it, "" for the server's own. `bare` says whether its machine type, when it was
-    created, was one on which AI Platform answered an only output without its name.
-    `image` is the id of its container's image.
+    `merge`: rows of several requests may be computed in one call, with the libraries that `fingerprint`
+    names. `exact`: regrouping rows must not change a bit of the outputs. `tensorflow`: its nodes import
+    TensorFlow. `memory` (bytes) and `start_seconds` are of one node, 0 until measured. `files_bytes` is the
+    size of the model's files, `digest` their hash. `schema` is packed by `serving.model_schema`; it is "" for
+    versions that are older than schemas until a node reports it. `interpreter` is the Python that computes
+    the model, "" for the server's own. `bare`: its machine type at creation was one on which AI Platform
+    returned a single output without its name. `image` is the id of its container's image.
     """
 
     model_dir: str
@@ -62,12 +61,12 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     image: str = ""
 
     def answers_bare_output(self, single_output: str) -> bool:
-        """Whether an only output is answered without its name, where that is the setting."""
+        """Whether a single output is returned without its name, under the setting `single_output`."""
         return self.bare if single_output == "auto" else single_output == "bare"
 
 
 class VersionUsage(NamedTuple):
-    """What use has shown of a version: its `lastUseTime`; its nodes' memory and start, see Deployed."""
+    """What was measured of a version in use: `lastUseTime`, and its nodes as in `DeploymentInfo`."""
 
     last_use_time: str
     memory: int
@@ -75,7 +74,7 @@ class VersionUsage(NamedTuple):
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version; `uid` tells it from an earlier version of the same name."""
+    """A version; `uid` distinguishes it from an earlier version of the same name."""
 
     name: VersionName
     uid: str
@@ -84,7 +83,7 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An operation, the version it works on, if any, and the call that began it."""
+    """An operation, the version that it changes, if any, and the call that began it."""
 
     name: str
     project: str
@@ -94,12 +93,12 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job; `name` is `projects/P/jobs/ID`, and `number` its place among all jobs, by their creation.
+    """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
-    `given` and `options` are its predictionInput and batchOptions as they were sent. `target` is the version
-    it works with, if any, and `target_uid` tells that from a later one of the same name. `attempt` counts its
-    processes from 1, `lost` those that were lost without a restart of the server. `failure` is why it is to
-    end, while what it has left is being removed. `cause` is the call that submitted it.
+    `given` and `options` are its predictionInput and batchOptions as sent. `target` is the version it uses,
+    if any; `target_uid` distinguishes that from a later one of the same name. `attempt` counts its processes
+    from 1, `lost` those that ended without a result while the server ran. `failure` is why the job fails, set
+    while its files are still being removed. `cause` is the call that submitted it.
     """
 
     name: str
@@ -118,7 +117,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job stays as it is."""
+        """Whether the job is in a terminal state."""
         return self.job.state is not None and self.job.state.is_terminal
 
 
@@ -134,7 +133,7 @@ Record = ModelRecord | VersionRecord | OperationRecord | JobRecord | PolicyRecor
 
 @dataclass(frozen=True, slots=True)
 class ChangeStamp:
-    """The time of a change, random bits (16 hex digits) for new uids and etags, and the call behind it."""
+    """The time of a change, its random token (16 hex digits) for new uids and etags, and its cause."""
 
     now: datetime.datetime
     token: str
@@ -142,13 +141,12 @@ class ChangeStamp:
 
     @property
     def etag(self) -> str:
-        """A new etag."""
         return base64.b64encode(bytes.fromhex(self.token)).decode()
 
 
 @dataclass(frozen=True)
 class CatalogState:
-    """Everything, by full resource name."""
+    """The whole catalog, by full resource name."""
 
     models: Mapping[ModelName, ModelRecord] = field(default_factory=dict)
     versions: Mapping[VersionName, VersionRecord] = field(default_factory=dict)
@@ -158,26 +156,22 @@ class CatalogState:
 
     @cached_property
     def model_order(self) -> SortedIndex[str, ModelName]:
-        """Models by project."""
         return SortedIndex.from_names(self.models, operator.attrgetter("project"))
 
     @cached_property
     def version_order(self) -> SortedIndex[ModelName, VersionName]:
-        """Versions by model."""
         return SortedIndex.from_names(self.versions, operator.attrgetter("parent"))
 
     @cached_property
     def job_index(self) -> JobIndex:
-        """What is asked of all jobs."""
         return JobIndex.from_jobs(self.jobs.values())
 
     @cached_property
     def operation_index(self) -> OperationIndex:
-        """What is asked of all operations."""
         return OperationIndex.from_operations(self.operations.values())
 
     def versions_by_name(self) -> Iterator[VersionRecord]:
-        """All of them, in the order of their names."""
+        """All versions, sorted by name."""
         for project in sorted({name.project for name in self.models}):
             for model in self.model_order.list_children(project):
                 yield from (self.versions[name] for name in self.version_order.list_children(model))
@@ -187,7 +181,7 @@ class CatalogState:
 class Commit:
     """A change that is on disk: the state before it, the state after it, and the records that differ.
 
-    `changes` maps (table, name) to the new record, or to None where it is gone.
+    `changes` maps (table, name) to the new record, or to None if it was deleted.
     """
 
     before: CatalogState
@@ -196,7 +190,7 @@ class Commit:
 
     @classmethod
     def from_state(cls, state: CatalogState) -> Commit:
-        """What makes a state out of nothing."""
+        """The commit from an empty state to this one."""
         tables: dict[str, Mapping[Any, Record]] = {
             "models": state.models,
             "versions": state.versions,
@@ -204,11 +198,13 @@ class Commit:
             "jobs": state.jobs,
             "policies": state.policies,
         }
-        every = ((table, name, record) for table, kept in tables.items() for name, record in kept.items())
-        return cls(CatalogState(), state, {(table, str(name)): record for table, name, record in every})
+        everything = (
+            (table, name, record) for table, records in tables.items() for name, record in records.items()
+        )
+        return cls(CatalogState(), state, {(table, str(name)): record for table, name, record in everything})
 
     def iter_changed_versions(self) -> Iterator[tuple[VersionRecord | None, VersionRecord | None]]:
-        """The versions that differ, as they were and as they are."""
+        """The versions that differ: before (None: new), after (None: deleted)."""
         for table, text in self.changes:
             name = parse_model_or_version_name(text) if table == "versions" else None
             if isinstance(name, VersionName):
@@ -216,9 +212,9 @@ class Commit:
 
 
 class StateDraft:
-    """A state being changed.
+    """A mutable copy of a state.
 
-    `changes` maps (table, name) to the new record, or to None where it goes.
+    `changes` maps (table, name) to the new record, or to None if it is deleted.
     """
 
     def __init__(self, state: CatalogState) -> None:
@@ -235,7 +231,6 @@ class StateDraft:
         self.changes: dict[tuple[str, str], Record | None] = {}
 
     def put(self, record: Record) -> None:
-        """Add or replace a record."""
         table = _TABLES[type(record)]
         records: PersistentMap[Any, Record] = getattr(self, table)
         self._update_indexes(records.get(record.name), record)
@@ -243,7 +238,6 @@ class StateDraft:
         self.changes[table, str(record.name)] = record
 
     def delete(self, record: Record) -> None:
-        """Remove a record."""
         table = _TABLES[type(record)]
         records: PersistentMap[Any, Record] = getattr(self, table)
         self._update_indexes(records[record.name], None)
@@ -266,8 +260,7 @@ class StateDraft:
                 self.version_order = self.version_order.without_name(version.parent, version)
 
     def to_state(self) -> CatalogState:
-        """The state with the changes in it."""
-        # The same policies stay the same object: whoever remembers decisions sees that they still hold.
+        # Unchanged policies stay the same object: caches of access decisions compare by identity.
         same = all(table != "policies" for table, _ in self.changes)
         policies = self._policies_before if same else self.policies
         state = CatalogState(self.models, self.versions, self.operations, self.jobs, policies)

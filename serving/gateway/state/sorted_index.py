@@ -1,4 +1,4 @@
-"""Names in the order of lists, kept from one state to the next: a change costs what it changes."""
+"""Persistent (immutable) sorted sequences, whose changed copies share chunks, and an index of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar, overload
 P = TypeVar("P")
 N = TypeVar("N", bound=Any)  # has an order
 
-# A change copies one chunk, and the tuple of them.
+# The most values of a chunk. A change copies one chunk and the tuple of chunks.
 _CHUNK = 512
 
 
 class SortedSequence(Sequence[N]):
-    """Distinct values in their order; immutable."""
+    """Distinct sorted values; immutable."""
 
     __slots__ = ("_chunks", "_ends")
 
@@ -26,12 +26,10 @@ class SortedSequence(Sequence[N]):
 
     @classmethod
     def from_values(cls, values: Iterable[N]) -> SortedSequence[N]:
-        """These values, in any order."""
         ordered = sorted(values)
         return cls(tuple(ordered[at : at + _CHUNK // 2]) for at in range(0, len(ordered), _CHUNK // 2))
 
     def with_value(self, value: N) -> SortedSequence[N]:
-        """With one more value."""
         at = min(self._find_chunk(value), len(self._chunks) - 1)
         if at < 0:
             return SortedSequence([(value,)])
@@ -41,10 +39,9 @@ class SortedSequence(Sequence[N]):
         return self._replace_chunk(at, map(tuple, halves))
 
     def without_value(self, value: N) -> SortedSequence[N]:
-        """With one less."""
         at = self._find_chunk(value)
-        left = tuple(one for one in self._chunks[at] if one != value)
-        return self._replace_chunk(at, (left,) if left else ())
+        rest = tuple(other for other in self._chunks[at] if other != value)
+        return self._replace_chunk(at, (rest,) if rest else ())
 
     def _replace_chunk(self, at: int, chunks: Iterable[tuple[N, ...]]) -> SortedSequence[N]:
         return SortedSequence((*self._chunks[:at], *chunks, *self._chunks[at + 1 :]))
@@ -82,31 +79,27 @@ class SortedSequence(Sequence[N]):
 
 @dataclass(frozen=True, slots=True)
 class SortedIndex(Generic[P, N]):
-    """Sorted names by what they are below; immutable."""
+    """Sorted names by their parent; immutable."""
 
     _children: Mapping[P, SortedSequence[N]]
 
     @classmethod
     def from_names(cls, names: Iterable[N], parent_of: Callable[[N], P]) -> SortedIndex[P, N]:
-        """That of all these names."""
-        below: dict[P, list[N]] = {}
+        children: dict[P, list[N]] = {}
         for name in names:
-            below.setdefault(parent_of(name), []).append(name)
-        return cls({parent: SortedSequence.from_values(found) for parent, found in below.items()})
+            children.setdefault(parent_of(name), []).append(name)
+        return cls({parent: SortedSequence.from_values(found) for parent, found in children.items()})
 
     def list_children(self, parent: P) -> Sequence[N]:
-        """The names below one."""
         return self._children.get(parent, SortedSequence())
 
     def with_name(self, parent: P, name: N) -> SortedIndex[P, N]:
-        """With one more name."""
         return SortedIndex(
             {**self._children, parent: self._children.get(parent, SortedSequence()).with_value(name)}
         )
 
     def without_name(self, parent: P, name: N) -> SortedIndex[P, N]:
-        """With one less."""
-        below = {**self._children, parent: self._children[parent].without_value(name)}
-        if not below[parent]:
-            del below[parent]
-        return SortedIndex(below)
+        children = {**self._children, parent: self._children[parent].without_value(name)}
+        if not children[parent]:
+            del children[parent]
+        return SortedIndex(children)

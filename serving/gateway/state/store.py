@@ -1,6 +1,6 @@
-"""Where records are kept: SQLite through SQLAlchemy Core, one JSON document per record.
+"""The store of records: SQLite through SQLAlchemy Core, one JSON document per record.
 
-All calls are blocking and belong on one thread, the writer's.
+All calls block and are made on one thread, the writer's.
 """
 
 from __future__ import annotations
@@ -31,41 +31,39 @@ K = TypeVar("K", bound=msgspec.Struct)
 
 _TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs", "policies")}
 
-# Seconds after which a client may try again what could not be written.
+# Seconds after which a client may retry a change that could not be written.
 _RETRY_AFTER = 5.0
 
 
 class StateStore(Protocol):
-    """Keeps records over restarts."""
+    """Persists records."""
 
     def load(self) -> CatalogState:
-        """Everything that was committed. Raises FailedPrecondition for what cannot be read."""
+        """Raises FailedPrecondition for data that cannot be read."""
 
     def commit(self, changes: Changes) -> None:
-        """Write all changes or, when it raises, none. Raises Unavailable if they cannot be written now."""
+        """Write all changes or none. Raises Unavailable if they cannot be written now."""
 
-    def close(self) -> None:
-        """Release the store."""
+    def close(self) -> None: ...
 
 
 class SqliteStore:
-    """A store in one SQLite file. What `commit` returned from survives a kill of the process.
+    """A store in one SQLite file. Once `commit` returns, the changes survive a kill of the process.
 
-    Raises what `open_database` does.
+    Raises what `open_database` raises.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._engine = open_database(file)
         self._files = (file, file.with_name(f"{file.name}-wal"))
-        # While one connection is open, SQLite keeps its log of what was written: it is to stay the same file.
+        # While a connection is open, SQLite keeps the write-ahead log: it stays the same file.
         self._open_connection = self._engine.connect()
         with self._open_connection.begin():
             read_schema_version(self._open_connection)
         self._identities = tuple(map(_get_file_identity, self._files))
 
     def load(self) -> CatalogState:
-        """Everything that was committed."""
         models = self._read_table("models", ModelRecord)
         versions = self._read_table("versions", VersionRecord)
         operations = self._read_table("operations", OperationRecord)
@@ -78,11 +76,10 @@ class SqliteStore:
             {record.name: record for record in jobs},
             {record.name: record for record in policies},
         )
-        # With its tables and indexes, which would take their time on the event loop.
+        # Builds the maps and indexes here, because it would block the event loop later.
         return StateDraft(state).to_state()
 
     def commit(self, changes: Changes) -> None:
-        """Write all changes in one transaction."""
         self._check_files_unchanged()
         with self._translate_write_errors(), self._engine.begin() as connection:
             for (table, name), record in changes.items():
@@ -93,12 +90,11 @@ class SqliteStore:
                     connection.execute(sa.insert(_TABLES[table]).values(name=name, document=document))
 
     def close(self) -> None:
-        """Release the file."""
         self._open_connection.close()
         self._engine.dispose()
 
     def _check_files_unchanged(self) -> None:
-        """What is written to a file that nobody finds any more is gone with the process."""
+        """Raises Unavailable if the file was removed or replaced: writes to it would be lost."""
         for file, identity in zip(self._files, self._identities, strict=True):
             if _get_file_identity(file) != identity:
                 raise Unavailable(
@@ -132,7 +128,7 @@ class SqliteStore:
 
 
 def _get_file_identity(file: Path) -> tuple[int, int] | None:
-    """Which file it is, whatever its name; None when it cannot be found."""
+    """Device and inode; None if there is no such file."""
     try:
         status = file.stat()
     except OSError:

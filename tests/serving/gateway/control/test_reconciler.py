@@ -394,7 +394,7 @@ def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 def test_uses_are_written_down_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a kill loses little."""
-    monkeypatch.setattr(fleet_module, "_NOTED_EVERY", 0.001)
+    monkeypatch.setattr(fleet_module, "_PERSIST_INTERVAL", 0.001)
 
     async def main(world: World) -> None:
         record = world.stored(version("v"))

@@ -606,7 +606,7 @@ def test_there_is_no_end_of_tries_but_of_time(tmp_path: Path, monkeypatch: pytes
         answered = await asking
 
         assert answered.status == 504
-        assert answered.message == "No node lived long enough to answer."
+        assert answered.message == "Every node that received the request ended before it replied."
         assert node.in_flight == 0
 
     run(tmp_path, main)
@@ -867,7 +867,10 @@ def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> No
         assert [(await world.post()).status for _ in range(2)] == [200, 200]
         answered = await world.post()
         assert answered.status == 429
-        assert "has used up its 3 per second (setting version_requests_per_second)" in answered.message
+        assert (
+            "exceeded its rate limit of 3 requests per second (setting version_requests_per_second)"
+            in answered.message
+        )
         clock.advance(0.5)
         assert (await world.post()).status == 200
         told = world.tallies.get_or_create("v").take_snapshot(())

@@ -114,14 +114,15 @@ def test_a_version_has_its_rate_and_a_project_has_one_for_all() -> None:
 
     error = refusal(found, target("v1"))
     assert error.message == (
-        "The version projects/p/models/m/versions/v1 has used up its 3 per second "
+        "The version projects/p/models/m/versions/v1 exceeded its rate limit of 3 requests per second "
         "(setting version_requests_per_second)."
     )
     assert error.retry_after == pytest.approx(1 / 3)
     found.admit(target("v2"))
     error = refusal(found, target("v2"))
     assert error.message == (
-        "The project p has used up its 4 per second (setting project_requests_per_second)."
+        "The project p exceeded its rate limit of 4 requests per second "
+        "(setting project_requests_per_second)."
     )
     assert error.retry_after == pytest.approx(1 / 4)
     found.admit(target("v1", "other"))
@@ -136,13 +137,14 @@ def test_places_are_given_back() -> None:
     found = limits(Clock(), version_concurrency=1, project_concurrency=2)
     found.acquire(target("v1"))
     assert (
-        "1 requests under way already (setting version_concurrency)" in refusal(found, target("v1")).message
+        "already has 1 requests in flight (setting version_concurrency)"
+        in refusal(found, target("v1")).message
     )
     with pytest.raises(ResourceExhausted):
         found.acquire(target("v1"))
     found.acquire(target("v2"))
     assert refusal(found, target("v3")).message == (
-        "The project p has 2 requests under way already (setting project_concurrency)."
+        "The project p already has 2 requests in flight (setting project_concurrency)."
     )
     found.release(target("v2"))
     found.admit(target("v2"))

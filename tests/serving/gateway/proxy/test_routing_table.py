@@ -116,7 +116,7 @@ def test_addresses_are_found_as_paths_are() -> None:
 
 def test_what_clients_write_does_not_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begun anew when it is full."""
-    monkeypatch.setattr(routing_table, "_MANY", 10)
+    monkeypatch.setattr(routing_table, "_MAX_ENTRIES", 10)
     world = World(1, 2)
     for zeros in range(100):
         assert (

@@ -1,4 +1,4 @@
-"""Calls of the API as they pass: counted by method and status, and traced where that is switched on."""
+"""Middleware that counts API calls by method and status, and traces them if tracing is on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER = "other"
 
 
 class ApiMetricsMiddleware:
-    """An ASGI application around `app`, whose routes are named after the methods of the API."""
+    """An ASGI application around `app`, whose routes have the ids of API methods as names."""
 
     def __init__(self, app: Any, stats: PredictionStats, tracing: Tracing | None) -> None:
         self._app = app
@@ -25,7 +25,6 @@ class ApiMetricsMiddleware:
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, and take note of calls of the API."""
         if scope["type"] != "http" or not scope["path"].startswith(_APIS):
             await self._app(scope, receive, send)
             return
@@ -48,9 +47,9 @@ class ApiMetricsMiddleware:
 
 
 def create_tracing(config: ServeConfig) -> Tracing | None:
-    """As the settings want it.
+    """None if the settings have no endpoint.
 
-    Raises InvalidArgument for an endpoint that cannot be, FailedPrecondition where OpenTelemetry is missing.
+    Raises InvalidArgument for an invalid endpoint, FailedPrecondition if OpenTelemetry is not installed.
     """
     if not config.otel_endpoint:
         return None

@@ -1,6 +1,7 @@
-"""Bodies as the log of requests has them: JSON as it is, all others as JSON that holds their bytes.
+"""Bodies in the format of the request log: JSON unchanged, anything else as base64 inside JSON.
 
-`{"b64": "...", "contentType": "application/x-npy"}`; `jsonBytes` is the length of JSON in front of tensors.
+`{"b64": "...", "contentType": "application/x-npy"}`; `jsonBytes` is the length of the JSON before the
+tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ _GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 
 def encode_request_body(call: RequestMetadata, body: bytes) -> bytes:
-    """The body of a request."""
     if call is DEFAULT_METADATA:
         return body
     if call.dialect in _GRPC:
@@ -30,19 +30,19 @@ def encode_request_body(call: RequestMetadata, body: bytes) -> bytes:
 
 
 def encode_reply_body(call: RequestMetadata, reply: NodeReply) -> bytes:
-    """The body of an answer; a refusal over gRPC is its text."""
+    """The body of a reply; an error over gRPC is its text."""
     if call is DEFAULT_METADATA:
         return reply.body
-    told = dict(reply.headers)
+    headers = dict(reply.headers)
     if call.dialect in _GRPC:
-        return reply.body if GRPC_STATUS in told else _wrap_bytes(reply.body, PROTOBUF)
-    content_type = told.get(CONTENT_TYPE, b"").decode("latin-1")
+        return reply.body if GRPC_STATUS in headers else _wrap_bytes(reply.body, PROTOBUF)
+    content_type = headers.get(CONTENT_TYPE, b"").decode("latin-1")
     if not content_type or strip_parameters(content_type) == JSON:
         return reply.body
-    json_bytes = told.get(JSON_BYTES)
+    json_bytes = headers.get(JSON_BYTES)
     return _wrap_bytes(reply.body, content_type, None if json_bytes is None else int(json_bytes))
 
 
 def _wrap_bytes(body: bytes, content_type: str, json_bytes: int | None = None) -> bytes:
-    held = {"b64": base64.b64encode(body).decode(), "contentType": content_type}
-    return orjson.dumps(held if json_bytes is None else {**held, "jsonBytes": json_bytes})
+    document = {"b64": base64.b64encode(body).decode(), "contentType": content_type}
+    return orjson.dumps(document if json_bytes is None else {**document, "jsonBytes": json_bytes})

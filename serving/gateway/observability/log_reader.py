@@ -1,4 +1,4 @@
-"""Reads logs in folders as the log writer makes them. Calls block, for a bounded time, in bounded memory."""
+"""Reads the log folders that the log writer makes. Calls block, for a bounded time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ import orjson
 
 from serving.errors import InvalidArgument
 
-# What one answer may be made of and may cost, but for a single line that is longer.
-_BYTES = 8 << 20
-_SCANNED = 32 << 20
-_SECONDS = 1.0
-# A block holds the interpreter for a fraction of a millisecond. A thread that only released it would mostly
-# be the next to take it again; one that pauses lets the event loop have it.
+# The limits of one page: bytes of entries, bytes read, seconds. A single longer line may exceed them.
+_MAX_PAGE_BYTES = 8 << 20
+_MAX_READ_BYTES = 32 << 20
+_MAX_SECONDS = 1.0
+# A block holds the interpreter lock for a fraction of a millisecond. A thread that only released it would
+# mostly get it again at once; the pause lets the event loop have it.
 _BLOCK = 64 << 10
 _PAUSE = 0.0005
-# A longer line is none of the log writer's.
-_LONGEST = 128 << 20
+# The log writer writes no longer line.
+_MAX_LINE = 128 << 20
 _BEGIN = "begin"
 _DAY = re.compile(r"dt=\d{4}-\d\d-\d\d")
 _FILE = re.compile(r"[\w-]+\.jsonl")
 _POSITION = re.compile(r"(dt=\d{4}-\d\d-\d\d/[\w-]+\.jsonl):(\d{1,18})")
-# A file may be replaced by anything: a pipe must not be waited for.
+# O_NONBLOCK: a file may be replaced by anything, and opening a pipe would block.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Entry = dict[str, Any]
 
 
 class LogEntryHeading(msgspec.Struct, frozen=True):
-    """What entries are chosen by."""
+    """The fields that entries are filtered by."""
 
     time: str
     project: str = ""
@@ -52,10 +52,10 @@ _HEADING = msgspec.json.Decoder(LogEntryHeading)
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Some entries, oldest first.
+    """Entries, the oldest first.
 
-    `cursor` is where those after them begin. `next_page_token` is where to go on towards the beginning of the
-    log, "" when nothing is left there that is asked for.
+    `cursor` is the position after them. `next_page_token` is the position before them, "" when no earlier
+    entry can match.
     """
 
     entries: Sequence[Entry]
@@ -65,17 +65,16 @@ class LogPage:
 
 @dataclass(slots=True)
 class _Scan:
-    """What has been found for an answer, and what it has cost."""
+    """The entries found for one page, and what reading them cost."""
 
     limit: int
     is_cancelled: Callable[[], bool]
     found: list[Entry] = field(default_factory=list)
     size: int = 0
     scanned: int = 0
-    deadline: float = field(default_factory=lambda: time.monotonic() + _SECONDS)
+    deadline: float = field(default_factory=lambda: time.monotonic() + _MAX_SECONDS)
 
     def read_block(self, file: int, length: int, start: int) -> bytes:
-        """Bytes of a file."""
         if self.scanned:
             time.sleep(_PAUSE)
         block = os.pread(file, length, start)
@@ -83,26 +82,25 @@ class _Scan:
         return block
 
     def add(self, entry: Entry, size: int) -> None:
-        """Take an entry into the answer."""
         self.found.append(entry)
         self.size += size
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer is to be given with what there is."""
+        """Whether the page must end here."""
         return (
             len(self.found) >= self.limit
-            or self.size >= _BYTES
-            or self.scanned >= _SCANNED
+            or self.size >= _MAX_PAGE_BYTES
+            or self.scanned >= _MAX_READ_BYTES
             or time.monotonic() >= self.deadline
             or self.is_cancelled()
         )
 
 
 class LogReader:
-    """The files of a log, `FOLDER/dt=DAY/NAME.jsonl`, and which of their entries are meant.
+    """Reads the entries of `FOLDER/dt=DAY/NAME.jsonl` whose heading `matches`.
 
-    Each call ends early once `is_cancelled`, which is asked between blocks.
+    Each call ends early once `is_cancelled` returns True; it is called between blocks.
     """
 
     def __init__(
@@ -116,22 +114,22 @@ class LogReader:
         self._is_cancelled = is_cancelled
 
     def read_last(self, limit: int, since: str = "", page_token: str = "") -> LogPage:
-        """The last entries before a page token, of those from the moment `since` on.
+        """The last entries before a page token, none older than `since`.
 
-        `since` is a time as the log has it. Raises InvalidArgument.
+        `since` is a time in the format of the log. Raises InvalidArgument.
         """
         scan = _Scan(limit, self._is_cancelled)
         cursor = token = ""
         for line, position in self._lines_before(page_token, since, scan):
             cursor = cursor or position
             self._add_matching(line, since, scan)
-            if scan.is_over and position != page_token:  # each page gets further, whatever it costs
+            if scan.is_over and position != page_token:  # each page makes progress, whatever it costs
                 token = position
                 break
         return LogPage(scan.found[::-1], cursor or _BEGIN, token)
 
     def read_after(self, cursor: str, limit: int) -> LogPage:
-        """The entries after a cursor, the first of them. Raises InvalidArgument."""
+        """The first entries after a cursor. Raises InvalidArgument."""
         scan = _Scan(limit, self._is_cancelled)
         end = cursor
         for line, end in self._lines_after(cursor, scan):
@@ -141,16 +139,15 @@ class LogReader:
         return LogPage(scan.found, end)
 
     def _add_matching(self, line: bytes, since: str, scan: _Scan) -> None:
-        """Add what a line says to what is found, if it is meant."""
         try:
             heading = _HEADING.decode(line)
             if heading.time >= since and self._matches(heading):
                 scan.add(orjson.loads(line), len(line))
-        except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError):  # no line of ours
+        except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError):  # no entry of the log writer
             pass
 
     def _lines_before(self, page_token: str, since: str, scan: _Scan) -> Iterator[tuple[bytes, str]]:
-        """Whole lines, last first, each with the token for those before it; the first is empty."""
+        """Whole lines, the last first, each with the token for those before it; the first is empty."""
         newest, end = _parse_position(page_token, "page_token") if page_token else ("", None)
         for name in self._list_files(descending=True):
             if newest and name > newest:
@@ -178,7 +175,7 @@ class LogReader:
                     yield line, f"{name}:{end}"
 
     def _list_files(self, first_day: str = "", *, descending: bool = False) -> Iterator[str]:
-        """The names of the files, in the order of their times, each day listed when it is its turn."""
+        """File names in the order of time; each day's folder is listed when it is reached."""
         for day in _list_matching(self._folder, _DAY, descending=descending):
             if day >= first_day:
                 for file in _list_matching(self._folder / day, _FILE, descending=descending):
@@ -196,7 +193,7 @@ def _list_matching(folder: Path, pattern: re.Pattern[str], *, descending: bool) 
 
 @contextlib.contextmanager
 def _open_regular_file(path: Path) -> Iterator[int | None]:
-    """A descriptor of a file; None for what was removed meanwhile or is no file."""
+    """A descriptor; None if the file was removed meanwhile or is no regular file."""
     try:
         file = os.open(path, _FLAGS)
     except OSError as error:
@@ -221,15 +218,15 @@ def _lines_after(file: int, start: int, scan: _Scan) -> Iterator[tuple[bytes, in
             line.clear()
         start += len(rest)
         line += rest
-        if len(line) > _LONGEST:
+        if len(line) > _MAX_LINE:
             line.clear()
             yield b"", start
 
 
 def _lines_before(file: int, end: int | None, scan: _Scan) -> Iterator[tuple[bytes, int]]:
-    """Whole lines that end before a byte, last first, each with the byte it begins at; the first is empty.
+    """Whole lines that end before a byte, the last first, each with its first byte; the first is empty.
 
-    None is the end of the file. What follows the last line end there is a line that is being written.
+    None is the end of the file. What follows its last newline is a line that is being written.
     """
     size = os.fstat(file).st_size
     start = size if end is None else min(end, size)
@@ -248,7 +245,7 @@ def _lines_before(file: int, end: int | None, scan: _Scan) -> Iterator[tuple[byt
             is_whole = True
         start -= len(first)
         parts.append(first)
-        if len(parts) > _LONGEST // _BLOCK:
+        if len(parts) > _MAX_LINE // _BLOCK:
             parts.clear()
             yield b"", start
     yield b"".join(reversed(parts)) if is_whole else b"", 0

@@ -1,4 +1,4 @@
-"""Keeps the log writer running: a process of its own, so that the gateway needs no storage client."""
+"""Keeps the log writer running, a child process, so that the gateway needs no storage client."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from serving.logs.sinks.writer_options import LogWriterOptions
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
-# A writer that lived so long, in seconds, did not die of how it was started.
-_LIVED = 60.0
-# What it takes over its last records and a bit.
-_END_SECONDS = 10.0
+_MIN_PAUSE, _MAX_PAUSE = 0.5, 30.0
+# The pause is reset after a writer lived this many seconds.
+_STABLE_AFTER = 60.0
+# Seconds for its last records.
+_STOP_TIMEOUT = 10.0
 
 
 class LogWriterProcess:
-    """The process: started when it is needed, started again when it dies, until `close`."""
+    """The process: started on demand and restarted when it dies, until `close`."""
 
     def __init__(
         self, options: LogWriterOptions, environment: Mapping[str, str], supervisor: Supervisor
@@ -36,36 +36,35 @@ class LogWriterProcess:
 
     @property
     def pid(self) -> int | None:
-        """That of the process, None while there is none."""
+        """None while there is no process."""
         return None if self._process is None else self._process.pid
 
     def ensure_started(self) -> None:
-        """See that it runs."""
         if self._loop is None and not self._is_closing:
             self._loop = self._supervisor.start_loop(
                 "log-writer", self._wait_pause, self._run_once, within=math.inf
             )
 
     async def close(self) -> None:
-        """Let it deliver what it can within seconds, and end."""
+        """Let the process deliver what it can within seconds, then stop it."""
         self._is_closing = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         if self._loop is not None:
-            await self._loop.stop(_END_SECONDS)
+            await self._loop.stop(_STOP_TIMEOUT)
 
     async def _wait_pause(self) -> None:
         await asyncio.sleep(self._pause)
 
     async def _run_once(self) -> None:
         clock = asyncio.get_running_loop().time
-        started, self._pause = clock(), max(_FIRST_PAUSE, min(_LAST_PAUSE, self._pause * 2))
+        started, self._pause = clock(), max(_MIN_PAUSE, min(_MAX_PAUSE, self._pause * 2))
         code = await self._run_process()
         if self._is_closing:
             return
         logger.error("the log writer ended (exit code %s) and is started again; nothing is lost", code)
-        if clock() - started > _LIVED:
-            self._pause = _FIRST_PAUSE
+        if clock() - started > _STABLE_AFTER:
+            self._pause = _MIN_PAUSE
 
     async def _run_process(self) -> int:
         self._process = await asyncio.create_subprocess_exec(
@@ -79,7 +78,7 @@ class LogWriterProcess:
         try:
             return await self._process.wait()
         except BaseException:
-            self._process.kill()  # a second one is to find no other
+            self._process.kill()  # a restart must not find another writer
             raise
         finally:
             self._process = None

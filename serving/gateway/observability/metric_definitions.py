@@ -1,7 +1,4 @@
-"""What `/metrics` tells: every metric, its labels, what it means, and where its values come from.
-
-All values come from one scene, which was looked up before; nothing here waits or changes anything.
-"""
+"""The definition of every metric: its name, labels and help, and how its values are read from a snapshot."""
 
 from __future__ import annotations
 
@@ -22,9 +19,12 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """What a scrape tells of. `refused`, `counts` (of requests) and `memory` (of living nodes) are by uid,
-    `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by what became of them,
-    `errors` (in the background) by the loop or the kind of task, `refused_connections` by the reason."""
+    """All values of one scrape.
+
+    `refused`, `counts` (of predictions) and `memory` (of living nodes) are by uid of the version,
+    `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by result, `errors` by the
+    background loop or kind of task, `refused_connections` by reason.
+    """
 
     versions: Sequence[VersionSnapshot]
     pilots: Sequence[PilotStatus]
@@ -43,10 +43,10 @@ class MetricsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """A metric: its name, whether it is a gauge, a counter or a histogram, its labels and what it means.
+    """A metric; `kind` is gauge, counter or histogram.
 
-    `values` are its values in a scene, each with its labels, and `histograms` those of a histogram; None for
-    what is counted when it happens.
+    `collect` returns label values and value of each sample; None for histograms, which are counted as they
+    happen.
     """
 
     name: str
@@ -62,66 +62,66 @@ class MetricDefinition:
 def _per_version(
     values: Callable[[VersionSnapshot, MetricsSnapshot], Samples],
 ) -> Callable[[MetricsSnapshot], Samples]:
-    """The values of every version, with its labels before theirs."""
+    """Collects samples of every version; the version's labels come first."""
 
-    def collect(scene: MetricsSnapshot) -> Samples:
-        for view in scene.versions:
-            labels = version_label_values(view.name)
-            for more, value in values(view, scene):
+    def collect(snapshot: MetricsSnapshot) -> Samples:
+        for version in snapshot.versions:
+            labels = version_label_values(version.name)
+            for more, value in values(version, snapshot):
                 yield (*labels, *more), value
 
     return collect
 
 
 def version_label_values(name: VersionName) -> tuple[str, str, str]:
-    """The values of VERSION's labels."""
+    """The values of VERSION_LABELS."""
     return name.project, name.model, name.version
 
 
-def _desired_nodes(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    yield (), view.desired
+def _desired_nodes(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    yield (), version.desired
 
 
-# A server may have hundreds of versions that sleep. What goes without saying of those is left out.
+# A server may have hundreds of versions without nodes: their samples that would be 0 are left out.
 
 
-def _nodes_by_state(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    yield ("ready",), view.count_nodes(NodeState.READY)
-    if view.nodes:
-        yield ("starting",), view.count_nodes(NodeState.STARTING)
-        yield ("draining",), view.count_nodes(NodeState.DRAINING)
+def _nodes_by_state(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    yield ("ready",), version.count_nodes(NodeState.READY)
+    if version.nodes:
+        yield ("starting",), version.count_nodes(NodeState.STARTING)
+        yield ("draining",), version.count_nodes(NodeState.DRAINING)
 
 
-def _running_requests(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    if view.condition is not VersionCondition.ASLEEP:
-        yield (), view.running
+def _running_requests(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    if version.condition is not VersionCondition.ASLEEP:
+        yield (), version.running
 
 
-def _queued_requests(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    if view.condition is not VersionCondition.ASLEEP:
-        yield (), view.queued
+def _queued_requests(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    if version.condition is not VersionCondition.ASLEEP:
+        yield (), version.queued
 
 
-def _wakeups_by_result(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    # From 0 on, for else the first one would not be seen as a change.
+def _wakeups_by_result(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    # Starting at 0: otherwise rates would miss the first wake-up.
     for result in ("ready", "failed"):
-        yield (result,), view.wakeups.get(result, 0)
+        yield (result,), version.wakeups.get(result, 0)
 
 
-def _hung_nodes(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    return _unless_zero(view.hung_nodes)
+def _hung_nodes(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(version.hung_nodes)
 
 
-def _node_seconds(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    return _unless_zero(view.node_seconds)
+def _node_seconds(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(version.node_seconds)
 
 
-def _idle_node_seconds(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    return _unless_zero(view.idle_node_seconds)
+def _idle_node_seconds(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(version.idle_node_seconds)
 
 
-def _request_seconds(view: VersionSnapshot, _: MetricsSnapshot) -> Samples:
-    return _unless_zero(view.request_seconds)
+def _request_seconds(version: VersionSnapshot, _: MetricsSnapshot) -> Samples:
+    return _unless_zero(version.request_seconds)
 
 
 def _unless_zero(value: float) -> Samples:
@@ -129,108 +129,108 @@ def _unless_zero(value: float) -> Samples:
         yield (), value
 
 
-def _node_memory(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    return _memory_kinds(scene.memory.get(view.uid))
+def _node_memory(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    return _memory_kinds(snapshot.memory.get(version.uid))
 
 
-def _refused_requests(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    for reason, count in scene.refused.get(view.uid, {}).items():
+def _refused_requests(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    for reason, count in snapshot.refused.get(version.uid, {}).items():
         yield (reason,), count
 
 
-def _predictions_by_status(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    if view.uid in scene.counts:
-        for status, count in sorted(scene.counts[view.uid].statuses.items()):
+def _predictions_by_status(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    if version.uid in snapshot.counts:
+        for status, count in sorted(snapshot.counts[version.uid].statuses.items()):
             yield (str(status),), count
 
 
-def _limited_predictions(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    if view.uid in scene.counts:
-        for setting, count in sorted(scene.counts[view.uid].limits.items()):
+def _limited_predictions(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    if version.uid in snapshot.counts:
+        for setting, count in sorted(snapshot.counts[version.uid].limits.items()):
             yield (setting,), count
 
 
-def _acceleration_comparisons(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    if view.uid in scene.counts and any(scene.counts[view.uid].compared):
-        compared, different = scene.counts[view.uid].compared
+def _acceleration_comparisons(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    if version.uid in snapshot.counts and any(snapshot.counts[version.uid].compared):
+        compared, different = snapshot.counts[version.uid].compared
         yield ("equal",), compared - different
         yield ("different",), different
 
 
-def _bytes_in(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    if view.uid in scene.counts:
-        yield (), scene.counts[view.uid].bytes_in
+def _bytes_in(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    if version.uid in snapshot.counts:
+        yield (), snapshot.counts[version.uid].bytes_in
 
 
-def _bytes_out(view: VersionSnapshot, scene: MetricsSnapshot) -> Samples:
-    if view.uid in scene.counts:
-        yield (), scene.counts[view.uid].bytes_out
+def _bytes_out(version: VersionSnapshot, snapshot: MetricsSnapshot) -> Samples:
+    if version.uid in snapshot.counts:
+        yield (), snapshot.counts[version.uid].bytes_out
 
 
-def _api_requests(scene: MetricsSnapshot) -> Samples:
-    for (method, status), count in sorted(scene.calls.items()):
+def _api_requests(snapshot: MetricsSnapshot) -> Samples:
+    for (method, status), count in sorted(snapshot.calls.items()):
         yield (method, str(status)), count
 
 
-def _trace_spans(scene: MetricsSnapshot) -> Samples:
-    for result, count in scene.spans.items():
+def _trace_spans(snapshot: MetricsSnapshot) -> Samples:
+    for result, count in snapshot.spans.items():
         yield (result,), count
 
 
-def _log_records(scene: MetricsSnapshot) -> Samples:
-    for logged in scene.logs:
+def _log_records(snapshot: MetricsSnapshot) -> Samples:
+    for logged in snapshot.logs:
         counts = logged.counts
         for result in ("sampled", "sent", "dropped"):
             yield (logged.kind.value, logged.address, result), getattr(counts, result)
 
 
-def _log_records_waiting(scene: MetricsSnapshot) -> Samples:
-    for logged in scene.logs:
+def _log_records_waiting(snapshot: MetricsSnapshot) -> Samples:
+    for logged in snapshot.logs:
         yield (logged.kind.value, logged.address), logged.counts.waiting
 
 
-def _audit_lines(scene: MetricsSnapshot) -> Samples:
+def _audit_lines(snapshot: MetricsSnapshot) -> Samples:
     for result in ("written", "dropped"):
-        if result in scene.audit:
-            yield (result,), scene.audit[result]
+        if result in snapshot.audit:
+            yield (result,), snapshot.audit[result]
 
 
-def _audit_lines_waiting(scene: MetricsSnapshot) -> Samples:
-    if "waiting" in scene.audit:
-        yield (), scene.audit["waiting"]
+def _audit_lines_waiting(snapshot: MetricsSnapshot) -> Samples:
+    if "waiting" in snapshot.audit:
+        yield (), snapshot.audit["waiting"]
 
 
-def _background_errors(scene: MetricsSnapshot) -> Samples:
-    for task, count in sorted(scene.errors.items()):
+def _background_errors(snapshot: MetricsSnapshot) -> Samples:
+    for task, count in sorted(snapshot.errors.items()):
         yield (task,), count
 
 
-def _refused_connections(scene: MetricsSnapshot) -> Samples:
-    for reason, count in sorted(scene.refused_connections.items()):
+def _refused_connections(snapshot: MetricsSnapshot) -> Samples:
+    for reason, count in sorted(snapshot.refused_connections.items()):
         yield (reason,), count
 
 
-def _pilots_ready(scene: MetricsSnapshot) -> Samples:
-    for pilot in scene.pilots:
+def _pilots_ready(snapshot: MetricsSnapshot) -> Samples:
+    for pilot in snapshot.pilots:
         yield (pilot.key,), pilot.state is PilotState.READY
 
 
-def _pilot_memory(scene: MetricsSnapshot) -> Samples:
-    for pilot in scene.pilots:
-        for kind, value in _memory_kinds(scene.pilot_memory.get(pilot.key)):
+def _pilot_memory(snapshot: MetricsSnapshot) -> Samples:
+    for pilot in snapshot.pilots:
+        for kind, value in _memory_kinds(snapshot.pilot_memory.get(pilot.key)):
             yield (pilot.key, *kind), value
 
 
-def _jobs_by_state(scene: MetricsSnapshot) -> Samples:
-    found = scene.jobs.states
-    # From 0 on, so that an empty queue is told from a server that is gone.
+def _jobs_by_state(snapshot: MetricsSnapshot) -> Samples:
+    found = snapshot.jobs.states
+    # Starting at 0: an empty queue is not a server that is gone.
     for project in {project for project, _ in found}:
         for state in JobState:
             yield (project, state.value), found.get((project, state.value), 0)
 
 
-def _job_records(scene: MetricsSnapshot) -> Samples:
-    return scene.jobs.records.items()
+def _job_records(snapshot: MetricsSnapshot) -> Samples:
+    return snapshot.jobs.records.items()
 
 
 def _memory_kinds(memory: MemoryUsage | None) -> Samples:
@@ -239,7 +239,7 @@ def _memory_kinds(memory: MemoryUsage | None) -> Samples:
         yield ("proportional",), memory.proportional
 
 
-# ---- the table; docs/metrics.md has it too
+# ---- the table; keep docs/metrics.md in step
 
 VERSION_LABELS = ("project", "model", "version")
 
@@ -305,16 +305,16 @@ METRIC_DEFINITIONS = (
         "pilotlight_limited_predictions_total",
         "counter",
         (*VERSION_LABELS, "setting"),
-        "Predictions that were refused with 429 because the version or its project had had its share: of "
-        "which setting. Left out while there are none.",
+        "Predictions rejected with 429 by a rate or concurrency limit, by the setting that was exceeded. Left "
+        "out while there are none.",
         _per_version(_limited_predictions),
     ),
     MetricDefinition(
         "pilotlight_acceleration_comparisons_total",
         "counter",
         (*VERSION_LABELS, "result"),
-        "Calls answered in a faster way that were compared with the library's own answer. different: the "
-        "plain path serves since then. Left out while there are none.",
+        "Accelerated predictions that were compared with the library's own. different: the version has used "
+        "the library since. Left out while there are none.",
         _per_version(_acceleration_comparisons),
     ),
     PHASES,

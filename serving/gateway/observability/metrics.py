@@ -1,7 +1,7 @@
-"""What Prometheus reads at `/metrics`.
+"""Renders `/metrics` for Prometheus.
 
-Everything is looked up at the moment of a scrape. Only what would be forgotten until then is counted when it
-happens: starts of nodes and refused requests, which are rare, and predictions, in plain integers.
+Gauges are read at the moment of a scrape. Counted as they happen are only starts of nodes and refused
+requests, which are rare, and predictions, in plain integers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from serving.gateway.thread_pool import ThreadPool
 from serving.latency_histograms import BOUNDS
 from serving.names import VersionName
 
-# Seconds that logs may take to be counted.
-_LOGS_WITHIN = 1.0
+# Seconds to wait for the counts of log records.
+_LOG_COUNTS_TIMEOUT = 1.0
 # Scrapes that may wait for another.
 _QUEUE = 15
 
-# Every Prometheus takes the plain text format.
+# Every Prometheus reads the plain text format.
 _RENDER, CONTENT_TYPE = choose_encoder("")
 
 
@@ -58,9 +58,11 @@ async def _no_log_counts() -> Sequence[LogCounts]:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """What others count: spans of traces and lines of the audit log by what became of them; log records;
-    errors in the background by the loop or the kind of task; connections and requests that were refused
-    before anything else, by the reason."""
+    """Counts of other components.
+
+    `spans` and `audit` are by result, `errors` by the background loop or kind of task, `refused` (connections
+    and requests that the server rejected) by reason.
+    """
 
     spans: Callable[[], Mapping[str, int]] = dict
     audit: Callable[[], Mapping[str, int]] = dict
@@ -70,8 +72,6 @@ class MetricSources:
 
 
 class Metrics:
-    """Counts what happens, and tells what there is."""
-
     def __init__(
         self, status: ClusterStatus, stats: PredictionStats, sources: MetricSources | None = None
     ) -> None:
@@ -88,7 +88,7 @@ class Metrics:
         self._phases = _PhaseTextCache()
 
     def node_changed(self, node: Node) -> None:
-        """A pool's listener."""
+        """A listener of the pool."""
         if node.state is NodeState.GONE:
             self._stats.absorb_node(node)
         if node.state is not NodeState.READY or node.ready_at is None:
@@ -100,14 +100,15 @@ class Metrics:
         self._changes += 1
 
     def count_refusal(self, key: str, error: NodeError) -> None:
-        """A request was not served."""
         self._refused.setdefault(key, Counter())[_REFUSALS[type(error)]] += 1
 
     async def render_text(self) -> bytes:
-        """All metrics, of the type CONTENT_TYPE. What takes long is done in a thread."""
+        """All metrics, of the type CONTENT_TYPE; slow parts run in a thread."""
         versions = self._status.list_versions()
         self.retain_versions({record.uid for record in self._status.state.versions.values()})
-        starts = [(view.name, self._starts[view.uid]) for view in versions if view.uid in self._starts]
+        starts = [
+            (version.name, self._starts[version.uid]) for version in versions if version.uid in self._starts
+        ]
         snapshot = MetricsSnapshot(
             versions=versions,
             pilots=self._status.list_pilots(),
@@ -126,31 +127,30 @@ class Metrics:
         return await self._thread.run(self._render_snapshot, snapshot, starts, self._changes)
 
     async def _get_log_counts(self) -> Sequence[LogCounts]:
-        """As they are now; as they were when the disk does not answer in time."""
+        """The current counts, or the last ones if the disk does not answer in time."""
         if self._log_counts_task is None or self._log_counts_task.done():
             self._log_counts_task = asyncio.create_task(self._sources.logs(), name="count of log records")
-        await asyncio.wait((self._log_counts_task,), timeout=_LOGS_WITHIN)
+        await asyncio.wait((self._log_counts_task,), timeout=_LOG_COUNTS_TIMEOUT)
         if self._log_counts_task.done() and not self._log_counts_task.cancelled():
             self._logs = self._log_counts_task.result()
         return self._logs
 
     def forget_version(self, uid: str) -> None:
-        """A version is gone."""
         self._starts.pop(uid, None)
         self._refused.pop(uid, None)
         self._stats.forget_version(uid)
 
     def retain_versions(self, uids: set[str]) -> None:
-        """Only these versions are left."""
+        """Drop what is kept of all other versions."""
         self._starts = {uid: starts for uid, starts in self._starts.items() if uid in uids}
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in uids}
         self._stats.retain_versions(uids)
 
     def _iter_stats(self, versions: Sequence[VersionSnapshot]) -> Iterator[tuple[str, StatsSnapshot]]:
-        for view in versions:
-            tally = self._stats.find_version(view.uid)
-            if tally is not None and tally.statuses:
-                yield view.uid, tally.take_snapshot(node.notes for node in view.nodes)
+        for version in versions:
+            stats = self._stats.find_version(version.uid)
+            if stats is not None and stats.statuses:
+                yield version.uid, stats.take_snapshot(node.notes for node in version.nodes)
 
     def _render_snapshot(
         self,
@@ -159,13 +159,13 @@ class Metrics:
         changes: int,
     ) -> bytes:
         memory = {
-            view.uid: measure_memory(node.pid for node in view.nodes)
-            for view in snapshot.versions
-            if view.nodes
+            version.uid: measure_memory(node.pid for node in version.nodes)
+            for version in snapshot.versions
+            if version.nodes
         }
         pilot_memory = {pilot.key: measure_pilot_memory(pilot) for pilot in snapshot.pilots}
         snapshot = replace(snapshot, memory=_drop_unknown(memory), pilot_memory=_drop_unknown(pilot_memory))
-        # Histograms are most of the text, and change only when a node starts.
+        # Start histograms are most of the text, and change only when a node starts.
         key = (changes, [name for name, _ in starts])
         if self._rendered_starts[0] != key:
             self._rendered_starts = key, _render_metrics(_merge_start_histograms(starts))
@@ -177,18 +177,16 @@ class Metrics:
 
 
 class RefusalCountingWaker:
-    """Hands on to `waker`, and has refusals counted on the way."""
+    """A waker that counts refusals in the metrics and delegates to `waker`."""
 
     def __init__(self, waker: Waker, metrics: Metrics) -> None:
         self._waker = waker
         self._metrics = metrics
 
     def wake(self, spec: NodeSpec) -> StartEstimate:
-        """See `Waker`."""
         return self._waker.wake(spec)
 
     def on_refused(self, key: str, error: NodeError) -> None:
-        """See `Waker`."""
         self._metrics.count_refusal(key, error)
         self._waker.on_refused(key, error)
 
@@ -206,7 +204,7 @@ _REFUSALS: Mapping[type[NodeError], str] = {
 
 
 def compute_start_durations(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
-    """How long each phase of a node's start took, in seconds, and all of them together."""
+    """Seconds of each phase of a node's start, and their total."""
     total = ready_at - node.asked_at - node.once_seconds
     load, warm = node.report.get("load_seconds", 0.0), node.report.get("warm_seconds", 0.0)
     yield "start", max(0.0, total - load - warm)
@@ -216,7 +214,7 @@ def compute_start_durations(node: Node, ready_at: float) -> Iterator[tuple[str, 
 
 
 def _new_start_histogram() -> prometheus_client.Histogram:
-    """That of one version: its name comes in when it is told."""
+    """The histogram of one version; the version's labels are added when it is rendered."""
     labels = COLD_START.labels[len(VERSION_LABELS) :]
     return prometheus_client.Histogram(
         COLD_START.name, COLD_START.help, labels, buckets=_BUCKETS, registry=None
@@ -227,33 +225,32 @@ def _drop_unknown(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUs
     return {key: memory for key, memory in found.items() if memory is not None}
 
 
-def _build_metrics(scene: MetricsSnapshot) -> Iterator[Metric]:
-    for family in METRIC_DEFINITIONS:
-        if family.collect is None:
+def _build_metrics(snapshot: MetricsSnapshot) -> Iterator[Metric]:
+    for definition in METRIC_DEFINITIONS:
+        if definition.collect is None:
             continue
-        kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
-        metric = kind(family.name, family.help, labels=family.labels)
-        for labels, value in family.collect(scene):
+        kind = GaugeMetricFamily if definition.kind == "gauge" else CounterMetricFamily
+        metric = kind(definition.name, definition.help, labels=definition.labels)
+        for labels, value in definition.collect(snapshot):
             metric.add_metric(labels, value)
         yield metric
 
 
 class _PhaseTextCache:
-    """Puts the phases of predictions into words, anew only for versions that have answered any since."""
+    """Renders the phase histograms of predictions, again only for versions that changed."""
 
     def __init__(self) -> None:
         self._texts: dict[str, tuple[tuple[VersionName, PhaseHistograms], bytes]] = {}
 
-    def render(self, scene: MetricsSnapshot) -> bytes:
-        """Those of all versions."""
-        known, self._texts = self._texts, {}
-        for view in scene.versions:
-            if view.uid in scene.counts:
-                key = (view.name, scene.counts[view.uid].phases)
-                found = known.get(view.uid)
-                if found is None or found[0] != key:
-                    found = key, _strip_metadata(_render_metrics([_build_phase_metric(*key)]))
-                self._texts[view.uid] = found
+    def render(self, snapshot: MetricsSnapshot) -> bytes:
+        cached, self._texts = self._texts, {}
+        for version in snapshot.versions:
+            if version.uid in snapshot.counts:
+                key = (version.name, snapshot.counts[version.uid].phases)
+                entry = cached.get(version.uid)
+                if entry is None or entry[0] != key:
+                    entry = key, _strip_metadata(_render_metrics([_build_phase_metric(*key)]))
+                self._texts[version.uid] = entry
         head = _render_metrics([Metric(PHASES.name, PHASES.help, PHASES.kind)])
         return head + b"".join(text for _, text in self._texts.values())
 
@@ -267,25 +264,25 @@ def _build_phase_metric(name: VersionName, phases: PhaseHistograms) -> Metric:
 
 
 def _strip_metadata(text: bytes) -> bytes:
-    """A metric's samples, without the lines on what it is."""
+    """A metric's samples, without its HELP and TYPE lines."""
     return text.split(b"\n", 2)[2]
 
 
 def _merge_start_histograms(
     starts: Sequence[tuple[VersionName, prometheus_client.Histogram]],
 ) -> Iterator[Metric]:
-    """The histograms of all versions as one."""
-    told = Metric(COLD_START.name, COLD_START.help, COLD_START.kind)
+    """The histograms of all versions as one metric."""
+    metric = Metric(COLD_START.name, COLD_START.help, COLD_START.kind)
     for name, histogram in starts:
-        version = dict(zip(VERSION_LABELS, version_label_values(name), strict=True))
+        labels = dict(zip(VERSION_LABELS, version_label_values(name), strict=True))
         for sample in next(iter(histogram.collect())).samples:
             if not sample.name.endswith("_created"):
-                told.add_sample(sample.name, {**version, **sample.labels}, sample.value)
-    yield told
+                metric.add_sample(sample.name, {**labels, **sample.labels}, sample.value)
+    yield metric
 
 
 class _StaticCollector(Collector):
-    """A collector of metrics that are there already. There is no registry: nothing else registers here."""
+    """A collector of given metrics, for the encoder, in place of a registry."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Those who are told how every prediction ends: counts, traces, the audit log, request and access logs."""
+"""Observers of every finished prediction: statistics, traces, the audit log, request and access logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
 
 @dataclass(frozen=True, slots=True)
 class PredictionObservers:
-    """All of them together. It is told of requests how many seconds ago they began."""
+    """All observers. `seconds` is how long ago a request began."""
 
     stats: PredictionStats
     request_log: RequestLog
@@ -29,32 +29,39 @@ class PredictionObservers:
     tracing: Tracing | None = None
 
     def on_refused(
-        self, asked: AuditedPrediction, seconds: float, target: RouteTarget | None, error: ServingError
+        self, prediction: AuditedPrediction, seconds: float, target: RouteTarget | None, error: ServingError
     ) -> None:
-        """No node has answered a request; `target` is the version it was for, if that is known."""
-        scope, status = asked.scope, http_status(error)
+        """Record a request that no node answered; `target` is None if its version is not known."""
+        scope, status = prediction.scope, http_status(error)
         if target is None:
-            self.stats.api_calls[asked.method.id, status] += 1
+            self.stats.api_calls[prediction.method.id, status] += 1
         else:
             limit = error.setting if isinstance(error, LimitReached) else ""
             self.stats.get_or_create(target.spec.key).count_refusal(status, limit)
             self.request_log.log_refusal(target, scope, time.time() - seconds, status)
-        audit_prediction(self.audit, asked, status_from_error(error))
+        audit_prediction(self.audit, prediction, status_from_error(error))
 
     def count_answer(self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply) -> bool:
-        """A node of the version has answered a request; returns whether somebody wants to know more of it."""
+        """Count a request that a node answered; returns whether `on_answered` must be called too."""
         self.stats.get_or_create(target.spec.key).count_answer(
             timing, reply.status, len(body), len(reply.body)
         )
         return self.audit.records_predictions or target.logging is not None or target.access_log
 
     def on_answered(
-        self, asked: AuditedPrediction, seconds: float, target: RouteTarget, body: bytes, reply: NodeReply
+        self,
+        prediction: AuditedPrediction,
+        seconds: float,
+        target: RouteTarget,
+        body: bytes,
+        reply: NodeReply,
     ) -> None:
-        """What they want to know."""
+        """Write the answered prediction to the logs that want it."""
         if self.audit.records_predictions:
-            audit_prediction(self.audit, asked, status_from_response(reply.status, reply.body, reply.headers))
+            audit_prediction(
+                self.audit, prediction, status_from_response(reply.status, reply.body, reply.headers)
+            )
         if target.logging is not None or target.access_log:
             self.request_log.log_request(
-                target, asked.scope, time.time() - seconds, body, reply, call=asked.metadata
+                target, prediction.scope, time.time() - seconds, body, reply, call=prediction.metadata
             )

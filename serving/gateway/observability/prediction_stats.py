@@ -1,6 +1,6 @@
-"""What is counted of predictions, per version: answers by status, bytes, and how long each phase took.
+"""Statistics of predictions, per version: replies by status, bytes, and a latency histogram for each phase.
 
-It costs a request a microsecond: plain integers, put into words only when somebody asks for metrics.
+Counting a request takes a microsecond: plain integers, rendered only for a scrape of the metrics.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from serving.latency_histograms import (
     as_cells,
 )
 
-# What the gateway knows of a request, in the order of its histograms. `queue`, `start`, `load` and `warm` are
-# those of requests that had to wait for a node; `gateway` is what is left of `total` without all of that.
+# The gateway's phases of a request, in the order of the histograms. `queue`, `start`, `load` and `warm` only
+# count requests that waited for a node; `gateway` is `total` without these and without the time inside nodes.
 GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
 _TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
 
 
 class RequestTiming(NamedTuple):
-    """How one request has fared, in seconds: all of its time, and of that inside nodes; `waits` for nodes."""
+    """Seconds that one request took: in total, inside nodes, and the leases that it waited for."""
 
     total: float
     in_nodes: float
@@ -44,10 +44,10 @@ PhaseHistograms = tuple[tuple[str, HistogramSnapshot], ...]
 
 @dataclass(frozen=True, slots=True)
 class StatsSnapshot:
-    """The counts of one version at one moment; phases that no request went through are left out.
+    """The counts of one version; phases without a request are left out.
 
-    `compared` has the counts of `NODE_COUNTS`. `rows` are the instances that were answered, in `calls` of the
-    model; `last` is when, in ms on the monotonic clock, 0 for never.
+    `compared` has the counts of `NODE_COUNTS`. `rows` counts instances, `calls` calls of the model; `last` is
+    the time of the last one in ms on the monotonic clock, 0 for never.
     """
 
     statuses: Mapping[int, int]
@@ -64,7 +64,16 @@ class StatsSnapshot:
 class VersionStats:
     """The counts of one version."""
 
-    __slots__ = ("_compared", "_nodes", "_phases", "_work", "bytes_in", "bytes_out", "limits", "statuses")
+    __slots__ = (
+        "_compared",
+        "_node_phases",
+        "_phases",
+        "_work",
+        "bytes_in",
+        "bytes_out",
+        "limits",
+        "statuses",
+    )
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
@@ -72,12 +81,11 @@ class VersionStats:
         self.bytes_in = 0
         self.bytes_out = 0
         self._phases = LatencyHistograms(len(GATEWAY_PHASES))
-        self._nodes = LatencyHistograms(len(NODE_PHASES))
+        self._node_phases = LatencyHistograms(len(NODE_PHASES))
         self._compared = [0] * len(NODE_COUNTS)
         self._work = _WorkCounts()
 
     def count_answer(self, timing: RequestTiming, status: int, bytes_in: int, bytes_out: int) -> None:
-        """A node answered a request."""
         self._count_status(status)
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
@@ -86,13 +94,13 @@ class VersionStats:
         for lease in waits:
             for phase, (_, seconds) in enumerate(compute_wait_phases(lease), start=_QUEUE):
                 waited += seconds
-                if seconds or phase == _QUEUE:  # who waits for a place in a ready node pays for no start
+                if seconds or phase == _QUEUE:  # a wait for a slot of a ready node has no start
                     self._phases.record(phase, seconds)
         self._phases.record(_TOTAL, total)
         self._phases.record(_GATEWAY, total - waited - inside)
 
     def count_refusal(self, status: int, limit: str = "") -> None:
-        """A request was answered without a node; `limit` is the setting whose share was used up."""
+        """Count a request that no node answered; `limit` is the setting of the limit that it exceeded."""
         self._count_status(status)
         if limit:
             self.limits[limit] = self.limits.get(limit, 0) + 1
@@ -101,14 +109,14 @@ class VersionStats:
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
     def absorb_node(self, notes: memoryview) -> None:
-        """Take over what a node has counted that counts no more."""
+        """Add the final counts of a node that is gone."""
         counted = as_cells(notes)
-        self._nodes.merge(counted)
+        self._node_phases.merge(counted)
         self._compared = _add_counts(self._compared, counted)
         self._work = self._work.with_node(counted)
 
     def take_snapshot(self, nodes: Iterable[bytes]) -> StatsSnapshot:
-        """The counts as they are now; `nodes` are the notes of the living ones."""
+        """The current counts; `nodes` are the notes of the living nodes."""
         nodes = list(nodes)
         compared, work = self._compared, self._work
         for notes in nodes:
@@ -126,7 +134,7 @@ class VersionStats:
 
     def _merge_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, HistogramSnapshot]]:
         inside = LatencyHistograms(len(NODE_PHASES))
-        inside.merge(self._nodes.cells)
+        inside.merge(self._node_phases.cells)
         for notes in nodes:
             inside.merge(as_cells(memoryview(notes)))
         for names, histograms in ((GATEWAY_PHASES, self._phases), (NODE_PHASES, inside)):
@@ -136,51 +144,49 @@ class VersionStats:
 
 
 class _WorkCounts(NamedTuple):
-    """What nodes have answered; see `Told`."""
+    """What nodes computed; see `StatsSnapshot`."""
 
     rows: int = 0
     calls: int = 0
     last: int = 0
 
     def with_node(self, notes: Sequence[int]) -> _WorkCounts:
-        """With what one more node has."""
         rows, calls = self.rows + notes[NODE_ROWS], self.calls + notes[NODE_CALLS]
         return _WorkCounts(rows, calls, max(self.last, notes[NODE_LAST]))
 
 
 def _add_counts(counts: Sequence[int], notes: Sequence[int]) -> list[int]:
-    """The counts with those that a node has behind its histograms."""
+    """The counts plus those of a node, which follow its histograms."""
     return [count + more for count, more in zip(counts, notes[-len(counts) :], strict=True)]
 
 
 class PredictionStats:
-    """Those of all versions, by uid; `calls` counts what reached no version, by method and status."""
+    """The statistics of all versions, by uid; `api_calls` counts other requests by method and status."""
 
     def __init__(self) -> None:
         self._versions: dict[str, VersionStats] = {}
         self.api_calls: Counter[tuple[str, int]] = Counter()
 
     def get_or_create(self, uid: str) -> VersionStats:
-        """That of a version, begun with its first request."""
-        tally = self._versions.get(uid)
-        if tally is None:
-            tally = self._versions[uid] = VersionStats()
-        return tally
+        stats = self._versions.get(uid)
+        if stats is None:
+            stats = self._versions[uid] = VersionStats()
+        return stats
 
     def absorb_node(self, node: Node) -> None:
-        """Keep what a node has counted that counts no more."""
-        tally = self._versions.get(node.key)
-        if tally is not None and len(node.counters) == NODE_BYTES:
-            tally.absorb_node(node.counters)
+        """Add the final counts of a node that is gone."""
+        stats = self._versions.get(node.key)
+        if stats is not None and len(node.counters) == NODE_BYTES:
+            stats.absorb_node(node.counters)
 
     def find_version(self, uid: str) -> VersionStats | None:
-        """That of a version; None if it never had a request."""
+        """None if the version never had a request."""
         return self._versions.get(uid)
 
     def forget_version(self, uid: str) -> None:
-        """A version is gone; what is still inside of it may yet be counted."""
+        """Requests that are still in flight may create the statistics of the version again."""
         self._versions.pop(uid, None)
 
     def retain_versions(self, uids: set[str]) -> None:
-        """Versions that are gone are told of no more."""
-        self._versions = {uid: tally for uid, tally in self._versions.items() if uid in uids}
+        """Drop the statistics of all other versions."""
+        self._versions = {uid: stats for uid, stats in self._versions.items() if uid in uids}

@@ -1,9 +1,9 @@
-"""Sampled requests, access logs and what nodes print: into journals on disk, never waited for.
+"""The request log: sampled requests, access logs and the output of nodes, written to journals on disk.
 
-A record is held in memory for half a second, then a thread appends it to the journal of its
-destination, from which the log writer takes it. So memory is flat however slow that is. What does not fit
-into memory (the disk of the journals fails) or into a journal (where it goes has long been down) is counted
-as dropped; a prediction is never slower or refused because of its log.
+A record stays in memory for half a second, then a thread appends it to the journal of its destination, from
+which the log writer reads it: memory stays bounded however slow the destination is. Records that do not fit
+into memory (the disk fails) or into a journal (the destination is down for long) are counted as dropped. A
+prediction never waits for its log and is never refused because of it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from serving.gateway.proxy.routing_table import RouteTarget
 from serving.gateway.request_context import ensure_request_id, read_trace_id
 from serving.http_headers import Scope, find_header
 from serving.logs.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
-from serving.logs.sinks.cloud_logging_entries import AccessRecord as Access
-from serving.logs.sinks.cloud_logging_entries import ConsoleLine
+from serving.logs.sinks.cloud_logging_entries import AccessRecord, ConsoleLine
 from serving.logs.sinks.writer_options import LogWriterOptions
 from serving.protocols import DEFAULT_METADATA, RequestMetadata
 
@@ -39,19 +38,19 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Seconds that records wait in memory, and what makes them go at once. More often it would show in the
-# latency of more than one request in a hundred.
-_EVERY = 0.5
-_HURRY_BYTES = 4 << 20
+# Seconds between flushes, and the bytes in memory that cause one at once. More frequent flushes would show in
+# the latency of more than one request in a hundred.
+_FLUSH_INTERVAL = 0.5
+_FLUSH_BYTES = 4 << 20
 _PAUSE = 1.0
-_TOLD_WITHIN = 2.0
-# Seconds after which it is trouble that records have neither been written nor found to be unwritable.
-_WRITTEN_WITHIN = 60.0
+_COUNTS_TIMEOUT = 2.0
+# Seconds after which a flush that has neither succeeded nor failed is reported.
+_FLUSH_TIMEOUT = 60.0
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits in memory for one journal. `dropped` is not yet counted in the journal."""
+    """The records in memory for one journal; `dropped` is not yet counted in the journal."""
 
     appender: JournalAppender
     batches: list[BlockBuilder] = field(default_factory=list)
@@ -59,7 +58,6 @@ class _Queue:
     counts: JournalCounts = field(default_factory=JournalCounts)
 
     def current_batch(self) -> BlockBuilder:
-        """The batch to add to."""
         if not self.batches or self.batches[-1].is_full:
             self.batches.append(BlockBuilder())
         return self.batches[-1]
@@ -67,7 +65,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class LogCounts:
-    """What has become of the records for one destination; `address` is "" for what has only one."""
+    """The counts of one destination; `address` is "" for kinds that have only one."""
 
     kind: LogKind
     address: str
@@ -75,10 +73,10 @@ class LogCounts:
 
 
 class RequestLog:
-    """Samples requests and gets them written.
+    """Samples requests and writes log records to journals.
 
-    `queue_bytes` bounds what may wait in memory, `spill_bytes` what may wait on disk for each destination.
-    `environment` is that of the log writer, which `supervisor` keeps running.
+    `queue_bytes` bounds the records in memory, `spill_bytes` those on disk for each destination.
+    `environment` is that of the log writer process.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class RequestLog:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._spill = options.spill
-        self._limit = queue_bytes
+        self._queue_bytes = queue_bytes
         self._spill_bytes = spill_bytes
         self._chance = chance
         self._supervisor = supervisor
@@ -101,7 +99,7 @@ class RequestLog:
         self._queues: dict[tuple[LogKind, str], _Queue] = {}
         self._held_bytes = 0
         self._work = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._flush_now = asyncio.Event()
         self._resumed = asyncio.Event()
         self._failing = False
         self._flushing = asyncio.Lock()
@@ -112,7 +110,6 @@ class RequestLog:
     def from_config(
         cls, config: ServeConfig, environment: Mapping[str, str], supervisor: Supervisor
     ) -> RequestLog:
-        """With the server's settings."""
         return cls(
             LogWriterOptions(
                 spill=config.state_dir / "logs" / "spill",
@@ -142,31 +139,32 @@ class RequestLog:
         *,
         call: RequestMetadata = DEFAULT_METADATA,
     ) -> None:
-        """Log a request if it is to be logged. `start` is in seconds since the epoch."""
+        """Log a request if the version's settings say so; `start` is in seconds since 1970."""
         if target.access_log:
             self._log_access(target, scope, start, reply.status, (len(body), len(reply.body)))
         config = target.logging
         if config is not None and self._chance() < config.sampling_percentage:
             queue = self._get_queue(LogKind.REQUESTS, config.bigquery_table_name)
-            asked, answered = encode_request_body(call, body), encode_reply_body(call, reply)
-            if self._reserve_space(queue, BlockBuilder.record_size(asked, answered)):
-                given = ensure_request_id(scope).encode()
-                queue.current_batch().add_record(start, target.title, given, asked, answered)
+            logged_request, logged_reply = encode_request_body(call, body), encode_reply_body(call, reply)
+            if self._reserve_space(queue, BlockBuilder.record_size(logged_request, logged_reply)):
+                request_id = ensure_request_id(scope).encode()
+                queue.current_batch().add_record(
+                    start, target.title, request_id, logged_request, logged_reply
+                )
 
     def log_refusal(self, target: RouteTarget, scope: Scope, start: float, status: int) -> None:
-        """Log a request that no node has answered, if requests are logged."""
+        """Write the access log of a request that no node answered, if it is on."""
         if target.access_log:
             self._log_access(target, scope, start, status, (0, 0))
 
     def log_node_output(self, target: RouteTarget, node: str, text: str) -> None:
-        """Log a line that a node of a version has printed."""
         self._log_entry(LogKind.CONSOLE, target, time.time(), ConsoleLine(node, text, target.region))
 
     def _log_access(
         self, target: RouteTarget, scope: Scope, start: float, status: int, sizes: tuple[int, int]
     ) -> None:
         client = scope.get("client")
-        call = Access(
+        call = AccessRecord(
             method=scope["method"],
             path=scope["path"],
             status=status,
@@ -183,21 +181,21 @@ class RequestLog:
         self._log_entry(LogKind.ACCESS, target, start, call)
 
     def _log_entry(
-        self, kind: LogKind, target: RouteTarget, when: float, facts: Access | ConsoleLine
+        self, kind: LogKind, target: RouteTarget, when: float, record: AccessRecord | ConsoleLine
     ) -> None:
-        queue, entry = self._get_queue(kind, ""), msgspec.json.encode(facts)
+        queue, entry = self._get_queue(kind, ""), msgspec.json.encode(record)
         if self._reserve_space(queue, BlockBuilder.record_size(entry, b"")):
             queue.current_batch().add_record(when, target.title, b"", entry, b"")
 
     def _reserve_space(self, queue: _Queue, size: int) -> bool:
-        """Whether there is room for a record, which is then taken; else it is counted as dropped."""
+        """Reserve memory for a record; False if there is none, and the record is counted as dropped."""
         self._work.set()
-        if self._held_bytes + size > self._limit:
+        if self._held_bytes + size > self._queue_bytes:
             queue.dropped += 1
             return False
         self._held_bytes += size
-        if self._held_bytes > _HURRY_BYTES:
-            self._hurry.set()
+        if self._held_bytes > _FLUSH_BYTES:
+            self._flush_now.set()
         return True
 
     def _get_queue(self, kind: LogKind, address: str) -> _Queue:
@@ -209,16 +207,16 @@ class RequestLog:
             queue = self._queues[kind, address] = _Queue(appender)
         return queue
 
-    # ---- beside it
+    # ---- in the background
 
     def start(self) -> None:
-        """Write what comes, until `close`."""
+        """Flush in the background until `close`."""
         self._loop = self._supervisor.start_loop(
-            "request-log", self._wait_for_records, self._flush, within=_WRITTEN_WITHIN
+            "request-log", self._wait_for_records, self._flush, within=_FLUSH_TIMEOUT
         )
 
     async def close(self) -> None:
-        """Write what waits, and see the log writer off."""
+        """Write what is queued, then stop the log writer."""
         if self._loop is not None:
             await self._loop.stop()
         try:
@@ -240,25 +238,25 @@ class RequestLog:
         await self._work.wait()
         self._work.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_EVERY):
-                await self._hurry.wait()
-        self._hurry.clear()
+            async with asyncio.timeout(_FLUSH_INTERVAL):
+                await self._flush_now.wait()
+        self._flush_now.clear()
 
     async def get_counts(self) -> Sequence[LogCounts]:
-        """What has become of the records, those of earlier servers included, by their destination.
+        """The counts by destination, records of earlier servers included.
 
-        As it is now, unless the disk takes too long to tell.
+        They may be slightly old if the disk is slow.
         """
         if self._counts_task is None or self._counts_task.done():
             self._counts_task = asyncio.create_task(self._refresh_counts(), name="count of log records")
-        await asyncio.wait((self._counts_task,), timeout=_TOLD_WITHIN)
+        await asyncio.wait((self._counts_task,), timeout=_COUNTS_TIMEOUT)
         return [
             LogCounts(queue.appender.kind, queue.appender.address, queue.counts)
             for queue in self._queues.values()
         ]
 
     async def get_stats(self) -> dict[str, int]:
-        """The same, all together: sampled = sent + waiting + dropped."""
+        """The sums over all destinations: sampled = sent + waiting + dropped."""
         total = sum((logged.counts for logged in await self.get_counts()), JournalCounts())
         return {
             "sampled": total.sampled, "sent": total.sent, "waiting": total.waiting, "dropped": total.dropped,
@@ -269,7 +267,7 @@ class RequestLog:
         await self._flush()
 
     async def _recover_journals(self) -> None:
-        """Go on with what an earlier server has left."""
+        """Go on with the journals of an earlier server."""
         for appender in await self._in_thread(
             lambda: list(JournalAppender.find_existing(self._spill, self._spill_bytes))
         ):
@@ -279,33 +277,33 @@ class RequestLog:
             self._work.set()
 
     async def _flush(self) -> None:
-        """Bring what waits in memory into the journals. The disk may be slow, the event loop is not."""
+        """Write the records in memory to the journals, in a thread."""
         async with self._flushing:
             await self._write_queues()
 
     async def _write_queues(self) -> None:
-        loads = [_PendingWrite(queue, queue.batches, queue.dropped) for queue in self._queues.values()]
-        for load in loads:
-            load.queue.batches, load.queue.dropped = [], 0
-        if loads:
+        writes = [_PendingWrite(queue, queue.batches, queue.dropped) for queue in self._queues.values()]
+        for write in writes:
+            write.queue.batches, write.queue.dropped = [], 0
+        if writes:
             self._writer.ensure_started()
-        before = sum(load.size for load in loads)
+        before = sum(write.size for write in writes)
         try:
-            error = await self._in_thread(lambda: _write_all(loads))
+            error = await self._in_thread(lambda: _write_all(writes))
         finally:
-            self._held_bytes += sum(load.size for load in loads) - before
-            for load in loads:
-                load.queue.batches[:0] = load.batches
-                load.queue.dropped += load.dropped
-                load.queue.counts = load.counts or load.queue.counts
+            self._held_bytes += sum(write.size for write in writes) - before
+            for write in writes:
+                write.queue.batches[:0] = write.batches
+                write.queue.dropped += write.dropped
+                write.queue.counts = write.counts or write.queue.counts
         if error is not None and not self._failing:
             logger.error("log records wait in memory, they cannot be written to %s: %s", self._spill, error)
         self._failing = error is not None
 
     def _close_journals(self) -> None:
         for queue in self._queues.values():
-            if lost := sum(batch.records for batch in queue.batches):
-                logger.error("%d log records are lost: they could not be written to %s", lost, self._spill)
+            if count := sum(batch.records for batch in queue.batches):
+                logger.error("%d log records are lost: they could not be written to %s", count, self._spill)
             try:
                 queue.appender.close()
             except OSError as error:
@@ -317,7 +315,7 @@ class RequestLog:
 
 @dataclass(slots=True)
 class _PendingWrite:
-    """What a queue hands over to be written. What is left in it when that is over could not be."""
+    """The batches of a queue that are being written; those left afterwards could not be written."""
 
     queue: _Queue
     batches: list[BlockBuilder]
@@ -326,22 +324,22 @@ class _PendingWrite:
 
     @property
     def size(self) -> int:
-        """Of what is left, in bytes."""
+        """Bytes left to write."""
         return sum(batch.size for batch in self.batches)
 
 
-def _write_all(loads: Sequence[_PendingWrite]) -> OSError | None:
-    """Put each into its journal; returns what has kept one from it."""
+def _write_all(writes: Sequence[_PendingWrite]) -> OSError | None:
+    """Append each to its journal; returns the last error."""
     failure: OSError | None = None
-    for load in loads:
-        appender = load.queue.appender
+    for write in writes:
+        appender = write.queue.appender
         try:
-            while load.batches:
-                appender.append(load.batches[0])
-                del load.batches[0]
-            appender.drop(load.dropped)
-            load.dropped = 0
-            load.counts = appender.checkpoint()
+            while write.batches:
+                appender.append(write.batches[0])
+                del write.batches[0]
+            appender.drop(write.dropped)
+            write.dropped = 0
+            write.counts = appender.checkpoint()
         except OSError as error:
             failure = error
     return failure

@@ -429,7 +429,7 @@ def test_work_is_for_versions_that_change_or_are_used(
 ) -> None:
     """Among a thousand that sleep: a commit, a look, what is shown and what is written down."""
     monkeypatch.setattr(Counted, "asked", [], raising=False)
-    monkeypatch.setattr(sys.modules[__name__], "Deployment", Counted)
+    monkeypatch.setattr(sys.modules[__name__], "VersionDeployer", Counted)
     looked_up, decided = [], []
     use_of, decide = Reconciler._get_unsaved_usage, Autoscaler._decide_version
 

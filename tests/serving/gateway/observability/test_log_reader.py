@@ -98,7 +98,9 @@ def pages(files: LogReader, limit: int = 100, since: str = "") -> list[LogPage]:
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 16])
-@pytest.mark.parametrize(("name", "bound"), [("_BYTES", 100), ("_SCANNED", 100), ("_SECONDS", 0.0)])
+@pytest.mark.parametrize(
+    ("name", "bound"), [("_MAX_PAGE_BYTES", 100), ("_MAX_READ_BYTES", 100), ("_MAX_SECONDS", 0.0)]
+)
 def test_an_answer_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, bound: float, block: int
 ) -> None:
@@ -157,7 +159,7 @@ def test_a_cancelled_read_ends(world: World) -> None:
 
 def test_a_line_without_an_end_is_not_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of whatever else, however long; what is before and after it is found."""
-    monkeypatch.setattr(log_reader, "_LONGEST", 4000)
+    monkeypatch.setattr(log_reader, "_MAX_LINE", 4000)
     monkeypatch.setattr(log_reader, "_BLOCK", 1000)
     (world.folder / "dt=2030-01-02" / "0.jsonl").write_bytes(b"x" * 100_000)
 

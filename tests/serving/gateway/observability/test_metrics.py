@@ -210,7 +210,7 @@ def test_predictions_by_status_and_phase() -> None:
 
 def test_logs_are_told_as_they_were_while_the_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape goes on without them, and asks only once."""
-    monkeypatch.setattr(metrics, "_LOGS_WITHIN", 0.02)
+    monkeypatch.setattr(metrics, "_LOG_COUNTS_TIMEOUT", 0.02)
     there = {"kind": "requests", "destination": "gs://bucket/logs"}
 
     async def main(world: World) -> None:

@@ -35,7 +35,7 @@ NODE = NodeReply(
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """One that gets spans soon."""
-    monkeypatch.setattr(tracing_module, "_EVERY", 0.05)
+    monkeypatch.setattr(tracing_module, "_EXPORT_INTERVAL", 0.05)
     with collecting() as found:
         yield found
 
@@ -43,7 +43,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 @pytest.fixture(autouse=True)
 def _over(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What still tries to send spans ends here: it draws random numbers, on which later tests may count."""
-    monkeypatch.setattr(tracing_module, "_PATIENCE", 0.5)
+    monkeypatch.setattr(tracing_module, "_EXPORT_TIMEOUT", 0.5)
     yield
     for thread in threading.enumerate():
         if thread.name == "traces-close":
@@ -172,9 +172,9 @@ def test_a_collector_that_refuses_costs_spans_and_nothing_else(
 ) -> None:
     """They are counted: those that were refused, and those that did not even fit."""
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr(tracing_module, "_WAITING", 8)
-    monkeypatch.setattr(tracing_module, "_TOGETHER", 8)
-    monkeypatch.setattr(tracing_module, "_EVERY", 1.0)
+    monkeypatch.setattr(tracing_module, "_MAX_WAITING", 8)
+    monkeypatch.setattr(tracing_module, "_BATCH", 8)
+    monkeypatch.setattr(tracing_module, "_EXPORT_INTERVAL", 1.0)
     collector.refusing = True
     made = Tracing(collector.endpoint, 1.0)
     for _ in range(100):
@@ -193,8 +193,8 @@ def test_a_collector_that_hangs_holds_nothing_up(
 ) -> None:
     """Neither requests nor the end of the server."""
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr(tracing_module, "_EVERY", 0.05)
-    monkeypatch.setattr(tracing_module, "_LAST", 0.2)
+    monkeypatch.setattr(tracing_module, "_EXPORT_INTERVAL", 0.05)
+    monkeypatch.setattr(tracing_module, "_CLOSE_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         made = Tracing(f"http://127.0.0.1:{deaf.getsockname()[1]}", 1.0)
         begun(made, scope()).end(200)
@@ -239,9 +239,9 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     code = (
         "import sys\n"
         "from serving.config import ServeConfig\n"
-        "from serving.gateway.observability.api_metrics import tracing\n"
+        "from serving.gateway.observability.api_metrics import create_tracing\n"
         "import serving.gateway.main\n"
-        "assert tracing(ServeConfig()) is None\n"
+        "assert create_tracing(ServeConfig()) is None\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -101,7 +101,7 @@ def run(
 
 def send(upstream: NodeClient, body: bytes = b"[]", **fields: Any) -> tuple[int, asyncio.Future[NodeReply]]:
     asker = Waiting()
-    given = {"slot": 0, "timeout": 1.0, "alone": False, "timing": False, **fields}
+    given = {"slot": 0, "timeout": 1.0, "never_batch": False, "wants_timing": False, **fields}
     return upstream.send(asker, body, **given), asker.answer
 
 
@@ -216,9 +216,9 @@ def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
         await upstream.connect()
         sent = [
             send(upstream, b"[1]", slot=3, timeout=7.5),
-            send(upstream, alone=True),
-            send(upstream, timing=True),
-            send(upstream, about=b"about"),
+            send(upstream, never_batch=True),
+            send(upstream, wants_timing=True),
+            send(upstream, encoded_call=b"about"),
         ]
         await asyncio.gather(*(future for _, future in sent))
 

@@ -574,7 +574,7 @@ def test_a_node_that_hangs_up_and_lives_may_yet_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So user code is not asked again; what may be repeated goes to whoever answers."""
-    monkeypatch.setattr(retry, "_NOTICED_WITHIN", 0.01)
+    monkeypatch.setattr(retry, "_NODE_END_TIMEOUT", 0.01)
 
     async def main(world: World) -> None:
         async def hang_up(seen: Seen) -> bytes | None:
@@ -595,7 +595,7 @@ def test_a_node_that_hangs_up_and_lives_may_yet_compute(
 
 def test_there_is_no_end_of_tries_but_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that cannot be reached and does not go away holds nobody up for ever."""
-    monkeypatch.setattr(retry, "_NOTICED_WITHIN", 0.01)
+    monkeypatch.setattr(retry, "_NODE_END_TIMEOUT", 0.01)
 
     async def main(world: World) -> None:
         world.deploy()

@@ -49,13 +49,13 @@ DOCUMENTS = {
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from serving.gateway.state.migrations import STEPS, Step, creating, document_table, open_database
+from serving.gateway.state.migrations import MIGRATIONS, Migration, document_table, make_table_creator, open_database
 
 def die(connection):
-    creating(document_table("late"))(connection)
+    make_table_creator(document_table("late"))(connection)
     os.kill(os.getpid(), signal.SIGKILL)
 
-open_database(Path(sys.argv[1]), (*STEPS, Step("death", die)))
+open_database(Path(sys.argv[1]), (*MIGRATIONS, Migration("death", die)))
 """
 
 

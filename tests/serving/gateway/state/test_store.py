@@ -48,11 +48,11 @@ WRITER = """
 import sys
 from pathlib import Path
 from serving.gateway.state.records import ModelRecord
-from serving.gateway.state.store import SqlStore
+from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model
 
-store = SqlStore(Path(sys.argv[1]))
+store = SqliteStore(Path(sys.argv[1]))
 for number in range(1_000_000):
     pair = [ModelRecord(name=ModelName("p", f"{half}{number}"), model=Model()) for half in "ab"]
     store.commit({("models", str(record.name)): record for record in pair})

@@ -305,8 +305,8 @@ METRIC_DEFINITIONS = (
         "pilotlight_limited_predictions_total",
         "counter",
         (*VERSION_LABELS, "setting"),
-        "Predictions rejected with 429 by a rate or concurrency limit, by the setting that was exceeded. Left "
-        "out while there are none.",
+        "Predictions rejected with 429 by a rate or concurrency limit, by the setting that was exceeded. "
+        "Left out while there are none.",
         _per_version(_limited_predictions),
     ),
     MetricDefinition(

@@ -9,6 +9,7 @@ prediction never waits for its log and is never refused because of it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
 import random
@@ -19,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
+import orjson
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.config import ServeConfig
-from serving.gateway.observability.log_bodies import encode_reply_body, encode_request_body
 from serving.gateway.observability.log_writer import LogWriterProcess
 from serving.gateway.proxy.node_client import NodeReply
 from serving.gateway.proxy.routing_table import RouteTarget
@@ -32,7 +33,10 @@ from serving.http_headers import Scope, find_header
 from serving.logs.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
 from serving.logs.sinks.cloud_logging_entries import AccessRecord, ConsoleLine
 from serving.logs.sinks.writer_options import LogWriterOptions
-from serving.protocols import DEFAULT_METADATA, RequestMetadata
+from serving.media_types import BINARY, JSON, PROTOBUF, strip_parameters
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
+from serving.protocols.errors import GRPC_STATUS
+from serving.transport.request_head import CONTENT_TYPE, JSON_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -343,3 +347,39 @@ def _write_all(writes: Sequence[_PendingWrite]) -> OSError | None:
         except OSError as error:
             failure = error
     return failure
+
+
+# ---- bodies in records: JSON unchanged, anything else as base64 inside JSON
+#
+# `{"b64": "...", "contentType": "application/x-npy"}`; `jsonBytes`: the length of the JSON before the tensors.
+
+_GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
+
+
+def encode_request_body(call: RequestMetadata, body: bytes) -> bytes:
+    if call is DEFAULT_METADATA:
+        return body
+    if call.dialect in _GRPC:
+        return _wrap_bytes(body, PROTOBUF)
+    if call.json_bytes is not None:
+        return _wrap_bytes(body, BINARY, call.json_bytes)
+    return _wrap_bytes(body, call.content_type) if call.content_type else body
+
+
+def encode_reply_body(call: RequestMetadata, reply: NodeReply) -> bytes:
+    """The body of a reply; an error over gRPC is its text."""
+    if call is DEFAULT_METADATA:
+        return reply.body
+    headers = dict(reply.headers)
+    if call.dialect in _GRPC:
+        return reply.body if GRPC_STATUS in headers else _wrap_bytes(reply.body, PROTOBUF)
+    content_type = headers.get(CONTENT_TYPE, b"").decode("latin-1")
+    if not content_type or strip_parameters(content_type) == JSON:
+        return reply.body
+    json_bytes = headers.get(JSON_BYTES)
+    return _wrap_bytes(reply.body, content_type, None if json_bytes is None else int(json_bytes))
+
+
+def _wrap_bytes(body: bytes, content_type: str, json_bytes: int | None = None) -> bytes:
+    document = {"b64": base64.b64encode(body).decode(), "contentType": content_type}
+    return orjson.dumps(document if json_bytes is None else {**document, "jsonBytes": json_bytes})

@@ -7,7 +7,7 @@ import base64
 import orjson
 import pytest
 
-from serving.gateway.observability.log_bodies import encode_reply_body, encode_request_body
+from serving.gateway.observability.request_log import encode_reply_body, encode_request_body
 from serving.gateway.proxy.node_client import NodeReply
 from serving.http_headers import Headers
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata

@@ -224,7 +224,7 @@ def test_a_preparation_that_was_stopped_is_given_up(tmp_path: Path) -> None:
         os.killpg(pid, signal.SIGSTOP)
         error = server.wait(operation)["error"]
 
-        assert "no sign of life for 11 s" in error["message"]
+        assert "reported no progress for 11 s" in error["message"]
         assert "setting build_timeout" in error["message"]
         until(lambda: not preparing(), "it has ended")
         assert server.stop() == 0

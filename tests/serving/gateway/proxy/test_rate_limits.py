@@ -167,8 +167,8 @@ def test_jobs_and_other_calls_have_rates_of_their_own() -> None:
     found.admit("p", job=True)
     found.admit("q", job=True)
     for job, setting, wait in (
-        (False, "2 per minute (setting api_", 30),
-        (True, "1 per minute (setting jobs_", 60),
+        (False, "2 requests per minute (setting api_", 30),
+        (True, "1 requests per minute (setting jobs_", 60),
     ):
         with pytest.raises(ResourceExhausted) as caught:
             found.admit("p", job=job)

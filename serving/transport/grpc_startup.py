@@ -1,4 +1,4 @@
-"""Opens the server of gRPC beside that of HTTP, where it is switched on (setting `check_grpc_port`)."""
+"""Opens the server of gRPC beside that of HTTP, where it is switched on (setting `grpc_port`)."""
 
 from __future__ import annotations
 

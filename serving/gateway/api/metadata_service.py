@@ -1,6 +1,6 @@
 """Questions over gRPC, answered as those over HTTP are: with the same checks, and to the same witnesses.
 
-Imported only where gRPC is switched on (setting `check_grpc_port`).
+Imported only where gRPC is switched on (setting `grpc_port`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Questions over gRPC to a node alone: about one version, which answers for any name.
 
-Imported only where gRPC is switched on (setting `check_grpc_port`).
+Imported only where gRPC is switched on (setting `grpc_port`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page on which predictions are tried: one file, which loads nothing but what this server says."""
+"""The page on which predictions are tried: one file, which loads nothing but this server's document."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ _PAGE_FILE = "docs.html"
 
 @lru_cache
 def read_page() -> bytes:
-    """The page."""
     return resources.files(__package__).joinpath(_PAGE_FILE).read_bytes()
 
 
 @lru_cache
 def page_headers() -> Mapping[str, str]:
-    """What it is sent with: a browser is to run the script in it and no other, and to ask nobody else."""
+    """Headers of the page: a browser must run no other script, and connect to no other server."""
     script, style = (_hash_tag_content(tag) for tag in ("script", "style"))
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
@@ -36,7 +35,7 @@ def page_headers() -> Mapping[str, str]:
 
 
 def _hash_tag_content(tag: str) -> str:
-    """What stands between two tags, as a policy names it."""
+    """Return the hash of what stands between two tags, as a content security policy has it."""
     found = re.search(rf"<{tag}>(.*?)</{tag}>".encode(), read_page(), re.DOTALL)
     inside = found[1] if found else b""
     return f"'sha256-{base64.b64encode(hashlib.sha256(inside).digest()).decode()}'"

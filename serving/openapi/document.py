@@ -1,4 +1,4 @@
-"""A document of OpenAPI 3.1, put together from operations."""
+"""Builds a document of OpenAPI 3.1 from operations."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ _SEGMENT_SCHEMA: Json = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 
 @dataclass(frozen=True, slots=True)
 class OpenApiOperation:
-    """What there is to be said of a route.
+    """The description of a route.
 
-    `takes` are the bodies by content type, `gives` those of a success; `refusals` are the statuses it is
-    refused with. `text_errors`: in the form of other people's protocols. `open`: nobody's token matters.
+    `request_bodies` and `response_bodies` are by content type; `refusals` are the statuses of its errors.
+    `text_errors`: in the form of the other protocols. `is_public`: it needs no token.
     """
 
     summary: str
@@ -91,7 +91,6 @@ class OpenApiOperation:
     unavailable_body: Json | None = None  # what is told with 503 where that is no error
 
     def to_json(self, name: str, path: str) -> Json:
-        """The operation with this id, at this path."""
         error = "ErrorText" if self.text_errors else "Error"
         told: Json = {
             "operationId": name,
@@ -123,7 +122,7 @@ class OpenApiOperation:
 def build_document(
     title: str, description: str, paths: Mapping[str, Json], components: Mapping[str, Json], *, tokens: bool
 ) -> Json:
-    """The whole; `tokens` says whether callers have some."""
+    """`tokens` says whether callers have some."""
     found: Json = {
         "openapi": "3.1.0",
         "info": {"title": title, "description": description, "version": version_of("pilotlight")},
@@ -137,29 +136,24 @@ def build_document(
 
 
 def to_path_template(path: str) -> str:
-    """A path as OpenAPI has it."""
     return _PARAMETER.sub(r"{\1}", path)
 
 
 def schema_ref(component: str) -> Json:
-    """A schema of the components."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
 def body_content(bodies: Mapping[str, Json]) -> Json:
-    """Bodies by content type."""
     return {kind: {"schema": schema} for kind, schema in bodies.items()}
 
 
 def query_parameter(name: str, schema: Json, description: str, *, required: bool = False) -> Json:
-    """A parameter of a query."""
     return {"name": name, "in": "query", "schema": schema, "description": description, "required": required}
 
 
 def object_schema(
     properties: Mapping[str, Json], required: Iterable[str] = (), *, allow_others: bool = False
 ) -> Json:
-    """An object with these properties; `more`: and others."""
     found: Json = {"type": "object", "properties": dict(properties)}
     if needed := list(required):
         found["required"] = needed
@@ -167,7 +161,6 @@ def object_schema(
 
 
 def array_schema(item: Json) -> Json:
-    """A list of these."""
     return {"type": "array", "items": item}
 
 

@@ -1,4 +1,4 @@
-"""Predictions and what is told of models, in all protocols: the operations of gateway and node alike."""
+"""Predictions and metadata of models in all protocols: the operations of gateway and node alike."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ OPERATIONS_BY_METHOD: Mapping[str, OpenApiOperation] = {
 
 
 def build_predict_operation(schema: ModelSchema, title: str) -> OpenApiOperation:
-    """Predictions with a model of which that is known."""
+    """Describe predictions with a model whose schema is known."""
     return OpenApiOperation(
         f"Predict with {title}",
         _AI_PLATFORM,
@@ -300,14 +300,14 @@ def build_predict_operation(schema: ModelSchema, title: str) -> OpenApiOperation
 
 
 def with_legacy_errors(operation: Json) -> Json:
-    """The operation where errors of models and their inputs are told as AI Platform did, with 200."""
+    """Describe errors of models and their inputs as AI Platform sent them, with 200."""
     told = operation["responses"]["200"]["content"][JSON]
     told["schema"] = {"anyOf": [told["schema"], schema_ref("ErrorText")]}
     return operation
 
 
 def with_example(operation: Json, schema: ModelSchema) -> Json:
-    """The operation with a request that was answered, and the answer."""
+    """Add a request that was answered, and its response."""
     asked, answered = prediction_schemas.example_request(schema), prediction_schemas.example_response(schema)
     if asked is not None:
         operation["requestBody"]["content"][JSON]["example"] = asked

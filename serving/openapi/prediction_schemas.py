@@ -1,4 +1,4 @@
-"""What a model takes and answers as JSON Schema: the bodies of AI Platform's predictions."""
+"""JSON Schema of the bodies of AI Platform's predictions, from a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ _MAX_EXAMPLE_BYTES = 4096
 
 
 def build_request_schema(schema: ModelSchema) -> Json:
-    """The body of a prediction."""
     if schema.platform != SAVED_MODEL_PLATFORM:
         properties = {"instances": _instances_schema(schema, _default_signature(schema))}
         if schema.method:
@@ -56,7 +55,6 @@ def build_request_schema(schema: ModelSchema) -> Json:
 
 
 def build_response_schema(schema: ModelSchema) -> Json:
-    """The body of the answer to such a request."""
     rows = _any_of(
         [
             *(_prediction_schema(schema, signature) for signature in schema.signatures.values()),
@@ -97,7 +95,6 @@ def _row_schemas(schema: ModelSchema, signature: ModelSignature | None) -> Seque
 
 
 def _prediction_schema(schema: ModelSchema, signature: ModelSignature) -> Json:
-    """One prediction."""
     if not signature.outputs or not schema.strict:
         return _ANY_VALUE
     values = [_tensor_row_schema(tensor, _output_schema(tensor)) for tensor in signature.outputs]
@@ -106,7 +103,7 @@ def _prediction_schema(schema: ModelSchema, signature: ModelSignature) -> Json:
 
 
 def _body_schema(schema: ModelSchema, properties: Json, required: list[str]) -> Json:
-    """An object. Routines are handed all other fields of a request; to a graph they mean nothing."""
+    """Routines get all other fields of a request; to a graph they mean nothing."""
     body: Json = {"type": "object", "properties": properties, "required": required}
     is_open = not schema.strict or schema.platform == SAVED_MODEL_PLATFORM
     return body if is_open else {**body, "additionalProperties": False}
@@ -117,14 +114,14 @@ def _any_of(schemas: Sequence[Json]) -> Json:
 
 
 def example_request(schema: ModelSchema) -> Json | None:
-    """A request that was answered; None where none is known, or it is long."""
+    """Return a request that was answered; None where none is known, or it is long."""
     if schema.example is None or len(msgspec.json.encode(schema.example)) > _MAX_EXAMPLE_BYTES:
         return None
     return {"instances": [schema.example] * (fixed_row_count(_default_signature(schema)) or 1)}
 
 
 def example_response(schema: ModelSchema) -> Json | None:
-    """The answer to it."""
+    """Return the response to `example_request`."""
     if schema.answer is None or len(msgspec.json.encode(schema.answer)) > _MAX_EXAMPLE_BYTES:
         return None
     return {"predictions": [schema.answer] * (fixed_row_count(_default_signature(schema)) or 1)}
@@ -150,7 +147,7 @@ def _object_schema(names: Sequence[str], values: Sequence[Json]) -> Json:
 
 
 def _tensor_row_schema(tensor: TensorSpec, leaf: Json) -> Json:
-    """One row of a tensor."""
+    """The schema of one row of a tensor."""
     if tensor.shape is None:
         return _ANY_VALUE
     value = leaf

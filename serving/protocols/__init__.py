@@ -1,8 +1,8 @@
 """Other people's protocols: TensorFlow Serving's and the Open Inference Protocol, over HTTP and gRPC.
 
-Here is what gateway and node must agree on, and what the gateway needs: where calls are sent, what crosses
-the channel with them, how errors are told, and what is known of models. No numbers are read here: bodies are
-read and answers are written by the node, in `serving.node.codecs`.
+What gateway and node must agree on, and what the gateway needs: paths of predictions, metadata that crosses
+the channel with them, errors, and metadata of models. No numbers are read here: the node reads request bodies
+and writes response bodies, in `serving.node.codecs`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_METADATA_BYTES = 1 << 14
 
 
 class Dialect(enum.StrEnum):
-    """How a body is to be read and answered; each is a file of `serving.node.codecs`."""
+    """The format of request and response bodies; each is a module of `serving.node.codecs`."""
 
     AI_PLATFORM = "ai-platform"  # AI Platform's JSON, and binary bodies on its route
     VERTEX = "vertex"  # that of Vertex AI's containers, whose arguments are in `parameters`
@@ -32,12 +32,12 @@ class Dialect(enum.StrEnum):
 
 
 class RequestMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the node must know of a request besides its body.
+    """Metadata of a request that crosses the channel with its body.
 
-    `verb` is what is asked for: predict, classify, regress, multi-inference or infer. `model` is what its
-    client calls the model, and `version` what the protocol calls the version that answers, for answers that
-    tell: a number where it has one, else its id. `content_type` and `accept` are the client's, "" where it
-    gave none; `json_bytes` is the length of the JSON in front of binary tensors, if it was told.
+    `verb` is predict, classify, regress, multi-inference or infer. `model` is the client's name of the model,
+    and `version` the protocol's name of the version that answers, for responses that contain it: a number
+    where it has one, else its id. `content_type` and `accept` are the client's, "" where it sent none;
+    `json_bytes` is the length of the JSON in front of binary tensors, if the client sent it.
     """
 
     dialect: Dialect = Dialect.AI_PLATFORM
@@ -53,9 +53,9 @@ DEFAULT_METADATA = RequestMetadata()
 
 
 class Reply(NamedTuple):
-    """An answer. It is JSON unless the first of `headers` is its content type.
+    """A response. It is JSON unless the first of `headers` is its content type.
 
-    Over gRPC the first of the headers of a refusal is `grpc-status`, and its body is the message as text.
+    Over gRPC the first header of an error is `grpc-status`, and its body is the message as text.
     """
 
     status: int
@@ -64,7 +64,7 @@ class Reply(NamedTuple):
 
 
 def encode_metadata(call: RequestMetadata) -> bytes:
-    """A call as it crosses the channel; b"" for an ordinary one. Raises InvalidArgument if it is too long."""
+    """Encode metadata for the channel, b"" for an ordinary request. Raises InvalidArgument if too long."""
     if call == DEFAULT_METADATA:
         return b""
     about = msgspec.json.encode(call)
@@ -78,5 +78,5 @@ def encode_metadata(call: RequestMetadata) -> bytes:
 
 @lru_cache(maxsize=256)
 def decode_metadata(about: bytes) -> RequestMetadata:
-    """The call that has crossed the channel; the same object for the same bytes. Raises ValueError."""
+    """Decode metadata from the channel; the same object for the same bytes. Raises ValueError."""
     return msgspec.json.decode(about, type=RequestMetadata) if about else DEFAULT_METADATA

@@ -1,4 +1,4 @@
-"""What other people's protocols call a model and its versions, and which of ours that is.
+"""Resolves model names, version numbers and labels of other protocols to ours.
 
 The rule is in docs/protocols.md ("Names and versions").
 """
@@ -26,14 +26,14 @@ LabelsByVersion = Mapping[str, Mapping[str, str]]
 
 
 class ModelAddress(NamedTuple):
-    """What a request is sent to: a version of `model` by its id or number, by a label, or its default one."""
+    """The target of a request: a version of `model` by its id or number, by a label, or its default one."""
 
     model: ModelName
     version: str = ""
     label: str = ""
 
     def __str__(self) -> str:
-        """As TensorFlow Serving names what it looked for in vain."""
+        """As TensorFlow Serving names what it has not found."""
         if self.label:
             return f"Label({self.model.model}, {self.label})"
         if self.version:
@@ -42,7 +42,7 @@ class ModelAddress(NamedTuple):
 
 
 def parse_address(model: str, project: str, *, version: str = "", label: str = "") -> ModelAddress:
-    """The address of a model of `project`, or of one that is named in full, `projects/P/models/M`.
+    """Parse the name of a model of `project`, or of one that is named in full, `projects/P/models/M`.
 
     Raises InvalidArgument.
     """
@@ -61,7 +61,7 @@ def parse_address(model: str, project: str, *, version: str = "", label: str = "
 
 
 def version_number_error(version: str) -> InvalidArgument | None:
-    """What is wrong with a version that is a number too large for TensorFlow Serving; None if nothing is."""
+    """Return the error of a version that is a number too large for TensorFlow Serving, else None."""
     if _DIGITS.fullmatch(version) and int(version) > _MAX_VERSION_NUMBER:
         return InvalidArgument(
             f"Failed to convert version: {version} to numeric: it can be at most {_MAX_VERSION_NUMBER}."
@@ -70,20 +70,20 @@ def version_number_error(version: str) -> InvalidArgument | None:
 
 
 def parse_version_number(version: str) -> str:
-    """The number in the id of a version: letters, maybe `_` or `-`, then digits; "" for ids without."""
+    """Return the number in a version's id: letters, maybe `_` or `-`, then digits; "" for other ids."""
     match = _NUMBERED.fullmatch(version)
     return str(value) if match and (value := int(match[1])) <= _MAX_VERSION_NUMBER else ""
 
 
 def format_version(version: str) -> str:
-    """What protocols tell that a version is: its number, or else its id."""
+    """Return the name of a version in other protocols: its number, or else its id."""
     return parse_version_number(version) or version
 
 
 def choose_version(asked: ModelAddress, versions: LabelsByVersion) -> str:
-    """The id of the version that is meant, "" for the default one.
+    """Return the id of the version that is addressed, "" for the default one.
 
-    Raises NotFound, InvalidArgument for a label that is on none (as TensorFlow Serving has it), or
+    Raises NotFound, InvalidArgument for a label that no version has (as TensorFlow Serving does), or
     FailedPrecondition where it may be several.
     """
     if asked.label:
@@ -110,13 +110,14 @@ def choose_version(asked: ModelAddress, versions: LabelsByVersion) -> str:
     if len(meant) > 1:
         what = f"label {asked.label}" if asked.label else f"number {asked.version}"
         raise FailedPrecondition(
-            f"Several versions of {asked.model} have the {what}: {_abbreviate_list(meant)}. Name one by its id."
+            f"Several versions of {asked.model} have the {what}: {_abbreviate_list(meant)}. "
+            "Name one by its id."
         )
     return meant[0]
 
 
 def unknown_model_error(asked: ModelAddress) -> NotFound:
-    """The error for a model that is not there, in words that clients of both protocols look for."""
+    """The error for a missing model, in words that clients of both protocols look for."""
     unknown = f"Request for unknown model: there is no model {asked.model}."
     return NotFound(f"{unknown} Servable not found for request: {asked}.")
 

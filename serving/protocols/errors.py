@@ -1,4 +1,4 @@
-"""Errors as each protocol has them."""
+"""Renders errors in the form of each protocol."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ JSON_WITHOUT_CHARSET = (b"content-type", b"application/json")
 
 
 def render_error(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Reply:
-    """The answer with an error, in the words and the form of a protocol.
-
-    Over gRPC its status is that of HTTP all the same, for those who count.
-    """
+    """Over gRPC the reply's status is that of HTTP all the same, for metrics."""
     status, more = http_status(error), error_headers(error)
     match dialect:
         case Dialect.AI_PLATFORM | Dialect.VERTEX:
@@ -42,5 +39,5 @@ def render_error(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) ->
 
 
 def _error_text(error: ServingError) -> str:
-    """What is wrong, without the categories that only AI Platform's clients look for."""
+    """The message without the categories that only AI Platform's clients look for."""
     return error.detail if isinstance(error, ModelError) else error.message

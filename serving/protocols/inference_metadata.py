@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol tells of a server and of its models, as JSON."""
+"""Server and model metadata of the Open Inference Protocol, as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_SIGNATURE = ModelSignature((), ())
 
 
 def render_server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> dict[str, Any]:
-    """The answer of `GET /v2`; `extensions` are those beside EXTENSIONS."""
+    """The response of `GET /v2`; `extensions` are those beside EXTENSIONS."""
     return {
         "name": name,
         "version": version_of("pilotlight"),
@@ -27,25 +27,25 @@ def render_server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> di
 
 
 def render_live() -> dict[str, Any]:
-    """The answer of `GET /v2/health/live`."""
+    """The response of `GET /v2/health/live`."""
     return {"live": True}
 
 
 def render_ready(is_ready: bool) -> dict[str, Any]:
-    """The answer of `GET /v2/health/ready`."""
+    """The response of `GET /v2/health/ready`."""
     return {"ready": is_ready}
 
 
 def render_model_ready(model: str, is_ready: bool) -> dict[str, Any]:
-    """The answer of `GET /v2/models/M[/versions/V]/ready`."""
+    """The response of `GET /v2/models/M[/versions/V]/ready`."""
     return {"name": model, "ready": is_ready}
 
 
 def render_metadata(model: str, standings: Iterable[VersionStatus], schema: ModelSchema) -> dict[str, Any]:
-    """The answer of `GET /v2/models/M[/versions/V]`.
+    """The response of `GET /v2/models/M[/versions/V]`.
 
-    `standings` are those of the versions it is about. The protocol knows one set of inputs and outputs: it is
-    that of the default signature, and empty where there is none.
+    `standings` are those of the versions that it describes. The protocol has one set of inputs and outputs:
+    it is that of the default signature, and empty where there is none.
     """
     signature = schema.signatures.get(schema.default, _NO_SIGNATURE)
     available = [one for one in sort_newest_first(standings) if one.state is ServableState.AVAILABLE]
@@ -59,6 +59,6 @@ def render_metadata(model: str, standings: Iterable[VersionStatus], schema: Mode
 
 
 def _render_tensor(tensor: TensorSpec) -> dict[str, Any]:
-    """The protocol has no word for a shape of any number of dimensions: it is told as one, of any size."""
+    """The protocol cannot express a shape of unknown rank: it becomes one dimension of any size."""
     shape = [-1] if tensor.shape is None else list(tensor.shape)
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}

@@ -1,6 +1,6 @@
-"""Which model a gRPC message is for, read from its bytes; all else of the message stays unread.
+"""Reads the model that a gRPC message is for from its bytes; the rest of the message is not parsed.
 
-The gateway knows no other field of it, and needs no protobuf for these.
+The gateway needs no other field of it, and no protobuf for these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CACHE_SIZE = 1024
 
 
 class ModelSpec(NamedTuple):
-    """What a message says of its model; `version` and `label` are "" where it leaves them open."""
+    """The model that a message names; `version` and `label` are "" where it names none."""
 
     model: str
     version: str = ""
@@ -40,9 +40,10 @@ class ModelSpec(NamedTuple):
 
 
 def parse_model_spec(message: str, body: ByteBuffer) -> ModelSpec:
-    """The model of a message by its full name, one of `tensorflow.serving` or `inference`; "" if it has none.
+    """Return the model of a message by its full name, one of `tensorflow.serving` or `inference`; "" if it
+    has none.
 
-    Raises InvalidArgument for bytes that are no such message, and for tasks that are for several models.
+    Raises InvalidArgument for bytes that are no such message, and for tasks of several models.
     """
     try:
         return _PARSERS[message](body)
@@ -51,12 +52,12 @@ def parse_model_spec(message: str, body: ByteBuffer) -> ModelSpec:
 
 
 def _parse_spec_field(body: ByteBuffer) -> ModelSpec:
-    """The spec in field 1."""
+    """The spec is in field 1."""
     return _merge_spec_parts(body, islice(iter_fields(body), _MAX_FIELDS))
 
 
 def _parse_task_specs(body: ByteBuffer) -> ModelSpec:
-    """The spec that the tasks of a MultiInferenceRequest share, each of which has it in its field 1."""
+    """The spec is shared by the tasks of a MultiInferenceRequest, each of which has it in its field 1."""
     tasks = [field for field in islice(iter_fields(body), _MAX_FIELDS) if _is_bytes_field(field, 1)]
     if len(tasks) > _MAX_TASKS:
         raise InvalidArgument(f"The request has {len(tasks)} tasks or more; it can have {_MAX_TASKS}.")
@@ -80,7 +81,7 @@ def _format_spec(spec: ModelSpec) -> str:
 
 
 def _parse_name_and_version(body: ByteBuffer) -> ModelSpec:
-    """A name in field 1 and a version in field 2."""
+    """The name is in field 1, the version in field 2."""
     name = version = b""
     for field in islice(iter_fields(body), _MAX_FIELDS):
         if _is_bytes_field(field, 1):
@@ -92,7 +93,7 @@ def _parse_name_and_version(body: ByteBuffer) -> ModelSpec:
 
 
 def _parse_name_after_repository(body: ByteBuffer) -> ModelSpec:
-    """A name in field 2, behind that of a repository."""
+    """The name is in field 2, behind that of a repository."""
     name = b""
     for field in islice(iter_fields(body), _MAX_FIELDS):
         if _is_bytes_field(field, 2):
@@ -119,7 +120,7 @@ _PARSERS: Mapping[str, Callable[[ByteBuffer], ModelSpec]] = {
 
 
 def _merge_spec_parts(body: ByteBuffer, among: Iterable[ProtobufField]) -> ModelSpec:
-    """The spec in field 1, which may come in parts: it is as if they stood behind each other."""
+    """Join the parts of the spec in field 1, as if they stood behind each other."""
     parts = [body[field.start : field.end] for field in among if _is_bytes_field(field, 1)]
     _check_length(sum(map(len, parts)))
     return _parse_tensorflow_spec(b"".join(parts))
@@ -136,7 +137,7 @@ def _check_length(size: int) -> None:
 
 @lru_cache(_CACHE_SIZE)
 def _parse_tensorflow_spec(spec: bytes) -> ModelSpec:
-    """A tensorflow.serving.ModelSpec."""
+    """Parse a tensorflow.serving.ModelSpec."""
     name = version = label = ""
     for field in iter_fields(spec):
         if _is_bytes_field(field, 1):

@@ -1,6 +1,6 @@
 """Several requests in one body, `multipart/mixed` of `application/http`, as Google's clients send batches.
 
-All of it is read before any of it is done: what cannot be read is refused as a whole.
+All of it is parsed before any of it is executed: a body that cannot be parsed is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BatchPart:
 
 
 def parse_boundary(content_type: str) -> bytes:
-    """What stands between the parts. Raises InvalidArgument if that is not told."""
+    """Return the separator of the parts. Raises InvalidArgument if there is none."""
     message = Message()
     message["content-type"] = content_type
     found = message.get_boundary("")
@@ -57,7 +57,7 @@ def parse_boundary(content_type: str) -> bytes:
 
 
 def parse_batch(body: bytes, boundary: bytes) -> Sequence[BatchPart]:
-    """The parts of a batch. Raises InvalidArgument naming the one that cannot be read."""
+    """Raises InvalidArgument with the number of the part that cannot be parsed."""
     delimiter, body = b"\n--" + boundary, b"\n" + body
     if body.count(delimiter) > MOST_PARTS + 1:
         raise InvalidArgument(f"A batch has at most {MOST_PARTS} parts.")
@@ -99,7 +99,7 @@ def _parse_part(number: int, text: bytes) -> BatchPart:
 
 
 def _split_headers(number: int, text: bytes) -> tuple[Mapping[bytes, bytes], bytes]:
-    """Headers up to an empty line, and what follows that."""
+    """Return the headers up to an empty line, and the rest."""
     headers: dict[bytes, bytes] = {}
     position = 0
     while position < len(text):
@@ -120,7 +120,7 @@ def _split_headers(number: int, text: bytes) -> tuple[Mapping[bytes, bytes], byt
 
 
 def _trim_body(number: int, body: bytes, told: bytes | None) -> bytes:
-    """A body without the line end that some clients put behind it."""
+    """Remove the line end that some clients put behind a body."""
     if told is None:
         return body
     if not told.isdigit() or len(told) > 10 or int(told) > len(body) or body[int(told) :].strip():
@@ -129,7 +129,7 @@ def _trim_body(number: int, body: bytes, told: bytes | None) -> bytes:
 
 
 def render_answer(part: BatchPart, status: int, headers: Headers, body: bytes) -> bytes:
-    """What a batch answers for one of its parts, without the boundary."""
+    """Render the response to a part, without the boundary."""
     lines = [b"Content-Type: application/http"]
     if part.content_id:
         lines.append(b"Content-ID: <response-%b" % part.content_id.removeprefix(b"<"))
@@ -140,7 +140,6 @@ def render_answer(part: BatchPart, status: int, headers: Headers, body: bytes) -
 
 
 def render_batch(answers: Sequence[bytes], boundary: bytes) -> bytes:
-    """The body of what a batch answers."""
     parts = [b"--%b\r\n%b\r\n" % (boundary, answer) for answer in answers]
     return b"".join([*parts, b"--%b--\r\n" % boundary])
 

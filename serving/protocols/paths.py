@@ -1,4 +1,4 @@
-"""Paths of predictions over HTTP, of every protocol: what is asked for, and of which model."""
+"""Paths of predictions over HTTP, of every protocol: what is requested, and of which model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CACHE_SIZE, _MAX_CACHED_LENGTH = 1024, 512
 
 
 class PredictionPath(NamedTuple):
-    """What the path of a prediction says. `project` is "" where it names none, `version` and `label` too."""
+    """The parts of a prediction's path. `project`, `version` and `label` are "" where it has none."""
 
     dialect: Dialect
     verb: str
@@ -45,7 +45,7 @@ class PredictionPath(NamedTuple):
 
 
 def parse_prediction_path(path: str) -> PredictionPath | None:
-    """What a path says, after its escapes are undone; None for one that is of no prediction."""
+    """Parse a path whose escapes are decoded; None for one that is of no prediction."""
     return (_match_path_cached if len(path) <= _MAX_CACHED_LENGTH else _match_path)(path)
 
 
@@ -62,7 +62,7 @@ _match_path_cached = lru_cache(_CACHE_SIZE)(_match_path)
 
 
 def detect_dialect(path: str) -> Dialect:
-    """Whose errors the clients of a path understand, also where nothing is there."""
+    """Return the dialect whose errors the clients of a path understand, even if nothing is there."""
     if path == "/v2" or (path.startswith("/v2/") and path != LOG_ENTRIES_PATH):
         return Dialect.INFERENCE
     if path == _MODELS or path.startswith(f"{_MODELS}/"):
@@ -71,21 +71,21 @@ def detect_dialect(path: str) -> Dialect:
 
 
 def path_not_found_error(method: str, path: str, where: str) -> ServingError:
-    """The error for a path that is none; `where` says where there is something."""
+    """`where` says which paths there are."""
     if detect_dialect(path) is Dialect.TENSORFLOW:
         return _malformed_request_error(method, path)
     return NotFound(f"Nothing is at {path}. {where}")
 
 
 def wrong_method_error(method: str, path: str, allow: str) -> ServingError:
-    """The error for a path that is there, but not for this method of HTTP."""
+    """The error for a path that exists, but not for this HTTP method."""
     if detect_dialect(path) is Dialect.TENSORFLOW:
         return _malformed_request_error(method, path)
     return method_not_allowed(method, path, allow)
 
 
 def _malformed_request_error(method: str, path: str) -> InvalidArgument:
-    """The one error that TensorFlow Serving has for all that is none of its calls."""
+    """The one error that TensorFlow Serving has for every path and method that it does not know."""
     if path.rstrip("/") == _MODELS and method == "GET":
         return InvalidArgument("Missing model name in request: GET /v1/models/MODEL.")
     return InvalidArgument(

@@ -1,6 +1,6 @@
-"""Protobuf's wire format, one message at a time: where its fields are, of which nothing is copied.
+"""Protobuf's wire format, one message at a time: finds fields without copying them.
 
-For who needs a few bytes of a long message, or its long bytes just where they are.
+For callers that need a few bytes of a long message, or its long bytes where they are.
 Source: "Encoding" in the documentation of Protocol Buffers.
 """
 
@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 class MalformedProtobuf(ValueError):
-    """Bytes that are no message."""
+    pass
 
 
 class ProtobufField(NamedTuple):
@@ -35,7 +35,7 @@ ByteBuffer = bytes | bytearray | memoryview
 
 
 def iter_fields(data: ByteBuffer, start: int = 0, end: int | None = None) -> Iterator[ProtobufField]:
-    """The fields of the message that is there in `data`, in their order. Raises Broken."""
+    """The fields of the message in `data`, in their order. Raises MalformedProtobuf."""
     stop = len(data) if end is None else end
     at = start
     while at < stop:
@@ -62,7 +62,7 @@ def iter_fields(data: ByteBuffer, start: int = 0, end: int | None = None) -> Ite
 
 
 def read_varint(data: ByteBuffer, at: int, end: int) -> tuple[int, int]:
-    """The number that begins at `at`, as one of 64 bits without a sign, and where it ends. Raises Broken."""
+    """Return the unsigned 64-bit number that begins at `at`, and where it ends. Raises MalformedProtobuf."""
     if at < end and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
@@ -76,12 +76,11 @@ def read_varint(data: ByteBuffer, at: int, end: int) -> tuple[int, int]:
 
 
 def to_signed_int64(value: int) -> int:
-    """A number as one of 64 bits with a sign."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def encode_varint(value: int) -> bytes:
-    """A number that is not negative as a varint."""
+    """`value` is not negative."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -91,5 +90,5 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_field_prefix(number: int, size: int) -> bytes:
-    """What stands in front of the `size` bytes of a field."""
+    """Encode what stands in front of the `size` bytes of a field."""
     return encode_varint(number << 3 | BYTES) + encode_varint(size)

@@ -1,4 +1,4 @@
-"""Calls over HTTP: what the node must know of a request, from its path and its headers."""
+"""Request metadata over HTTP, from path and headers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CACHE_SIZE, _MAX_CACHED_LENGTH = 256, 512
 def parse_request_metadata(
     path: PredictionPath, headers: Mapping[bytes, bytes], version: str = ""
 ) -> RequestMetadata:
-    """The call of a request with this path and these headers; `PLAIN` itself for an ordinary one.
+    """Return the metadata of a request; `PLAIN` itself for an ordinary one.
 
-    `version` is what the protocol calls the version that answers. Of the headers only what makes a difference
-    is kept: `content_type` is "" for JSON, and `accept` is the type that the answer is to have, "" for JSON.
-    Raises InvalidArgument for headers that cannot be read, NotAcceptable if no answer would do.
+    `version` is the protocol's name of the version that answers. Of the headers only what makes a difference
+    is kept: `content_type` is "" for JSON, and `accept` is the type that the response must have, "" for JSON.
+    Raises InvalidArgument for headers that cannot be parsed, NotAcceptable if no response type is acceptable.
     """
     match path.dialect:
         case Dialect.AI_PLATFORM:

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving's REST API tells of a model: the states of its versions, and its signatures.
+"""Model metadata of TensorFlow Serving's REST API: the states of versions, and signatures.
 
 Source: TensorFlow Serving's `model_service.proto` and `get_model_metadata.proto`, TensorFlow's
 `meta_graph.proto`; as proto3 JSON has them, with the fields at their defaults.
@@ -35,7 +35,7 @@ DTYPES = {
 
 
 class ServableState(enum.StrEnum):
-    """Of a version, as TensorFlow Serving has them; a version that sleeps is AVAILABLE: it answers."""
+    """TensorFlow Serving's states of a version; one that is scaled to zero is AVAILABLE: it answers."""
 
     UNKNOWN = "UNKNOWN"
     START = "START"
@@ -47,7 +47,7 @@ class ServableState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """How it stands with a version, by its id; `error` is why it failed, "" if it has not."""
+    """The state of a version, by its id; `error` is why it failed, "" if it has not."""
 
     version: str
     state: ServableState
@@ -55,12 +55,12 @@ class VersionStatus:
 
 
 def sort_newest_first(standings: Iterable[VersionStatus]) -> list[VersionStatus]:
-    """By their numbers, the highest first, then those that have none."""
+    """Sort by number, the highest first, then those that have none."""
     return sorted(standings, key=lambda one: int(parse_version_number(one.version) or -1), reverse=True)
 
 
 def render_status(standings: Iterable[VersionStatus]) -> dict[str, Any]:
-    """The answer of `GET /v1/models/M[/versions/V|/labels/L]`."""
+    """The response of `GET /v1/models/M[/versions/V|/labels/L]`."""
     return {
         "model_version_status": [
             {
@@ -74,7 +74,7 @@ def render_status(standings: Iterable[VersionStatus]) -> dict[str, Any]:
 
 
 def render_metadata(model: str, version: str, schema: ModelSchema) -> dict[str, Any]:
-    """The answer of `GET /v1/models/M[/versions/V|/labels/L]/metadata`; `version` is an id."""
+    """The response of `GET /v1/models/M[/versions/V|/labels/L]/metadata`; `version` is an id."""
     signatures = {name: _render_signature(one) for name, one in schema.signatures.items()}
     return {
         "model_spec": {"name": model, "signature_name": "", "version": format_version(version)},
@@ -92,7 +92,6 @@ def _render_signature(signature: ModelSignature) -> dict[str, Any]:
 
 
 def to_tensorflow_dtype(tensor: TensorSpec) -> str:
-    """TensorFlow's name for the type of a tensor."""
     return DTYPES.get(tensor.datatype, "DT_INVALID")
 
 

@@ -1,6 +1,6 @@
-"""What TensorFlow Serving's gRPC API tells of a model: its signatures, and the states of its versions.
+"""Model metadata of TensorFlow Serving's gRPC API: signatures, and the states of versions.
 
-The messages of `tensorflow_status`, in protobuf.
+The messages of `tensorflow_metadata`, in protobuf.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_metadata_request(body: bytes) -> None:
 
 
 def encode_metadata_response(model: str, version: str, schema: ModelSchema) -> bytes:
-    """A GetModelMetadataResponse; `version` is an id."""
+    """Encode a GetModelMetadataResponse; `version` is an id."""
     signatures = load_message_class(_PACKAGE + "SignatureDefMap")()
     for name, signature in schema.signatures.items():
         _fill_signature_def(signatures.signature_def[name], signature)
@@ -52,7 +52,7 @@ def encode_metadata_response(model: str, version: str, schema: ModelSchema) -> b
 
 
 def encode_status_response(standings: Iterable[VersionStatus]) -> bytes:
-    """A GetModelStatusResponse. The version of those that have no number is 0."""
+    """Encode a GetModelStatusResponse. The version of those that have no number is 0."""
     answer = load_message_class(_PACKAGE + "GetModelStatusResponse")()
     for one in sort_newest_first(standings):
         told = answer.model_version_status.add(version=int(parse_version_number(one.version) or 0))
@@ -63,7 +63,6 @@ def encode_status_response(standings: Iterable[VersionStatus]) -> bytes:
 
 
 def _fill_signature_def(definition: Any, signature: ModelSignature) -> None:
-    """Fill a SignatureDef."""
     definition.method_name = signature.method
     for tensors, infos in ((signature.inputs, definition.inputs), (signature.outputs, definition.outputs)):
         for tensor in tensors:
@@ -71,7 +70,6 @@ def _fill_signature_def(definition: Any, signature: ModelSignature) -> None:
 
 
 def _fill_tensor_info(info: Any, tensor: TensorSpec) -> None:
-    """Fill a TensorInfo."""
     info.name = tensor.tensor
     info.dtype = (
         load_descriptor_pool()

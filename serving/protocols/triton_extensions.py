@@ -1,4 +1,4 @@
-"""What Triton has beside the Open Inference Protocol, as JSON: statistics, an index, configurations.
+"""Triton's extensions of the Open Inference Protocol, as JSON: statistics, an index, configurations.
 
 Source: the pages "Statistics Extension", "Model Repository Extension" and "Model Configuration Extension" of
 its protocol, and `grpc_service.proto`, whose fields have the same names.
@@ -31,7 +31,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class StatisticDuration:
-    """How often something was done, and for how many seconds in all."""
+    """The number of times that something was done, and its seconds in all."""
 
     count: int = 0
     seconds: float = 0.0
@@ -39,10 +39,11 @@ class StatisticDuration:
 
 @dataclass(frozen=True, slots=True)
 class InferenceStatistics:
-    """What a version, by its id, has done since the server started.
+    """Statistics of a version, by its id, since the server started.
 
-    `last` is when, in ms since 1970, 0 for never. `rows` were answered in `calls` of the model. `success` and
-    `fail` are requests, the others parts of those that succeeded: waiting, reading, computing, writing.
+    `last_inference_ms` is in ms since 1970, 0 for never. `rows` were answered in `calls` of the model.
+    `success` and `fail` are requests, the others parts of those that succeeded: waiting, reading, computing,
+    writing.
     """
 
     version: str
@@ -58,7 +59,7 @@ class InferenceStatistics:
 
 
 def render_statistics(model: str, found: Iterable[InferenceStatistics]) -> list[dict[str, Any]]:
-    """Of the versions of a model: the list in the answer of `GET /v2/models/M[/versions/V]/stats`."""
+    """The list in the response of `GET /v2/models/M[/versions/V]/stats`."""
     return [
         {
             "name": model,
@@ -85,7 +86,7 @@ def render_statistics(model: str, found: Iterable[InferenceStatistics]) -> list[
 def render_repository_index(
     models: Iterable[tuple[str, VersionStatus]], *, only_ready: bool
 ) -> list[dict[str, Any]]:
-    """The versions of models: the answer of `POST /v2/repository/index`."""
+    """The versions of models: the response of `POST /v2/repository/index`."""
     return [
         {
             "name": model,
@@ -99,7 +100,7 @@ def render_repository_index(
 
 
 def render_model_config(model: str, schema: ModelSchema) -> dict[str, Any]:
-    """What a model takes and answers, with the rows as the first dimension: `max_batch_size` is 0."""
+    """The rows are the first dimension of inputs and outputs: `max_batch_size` is 0."""
     signature = schema.signatures.get(schema.default, _NO_SIGNATURE)
     return {
         "name": model,
@@ -111,7 +112,6 @@ def render_model_config(model: str, schema: ModelSchema) -> dict[str, Any]:
 
 
 def standalone_unsupported_error() -> Unimplemented:
-    """The error of a node alone for questions that a server answers."""
     return Unimplemented(
         "A node alone counts nothing and knows one model by any name: `pilotlight serve` has statistics and "
         "an index of models."

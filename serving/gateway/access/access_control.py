@@ -1,6 +1,6 @@
-"""The one place where requests are let in: who calls, and may they.
+"""Authenticates and authorizes requests.
 
-The order is that of every request: authenticate (401), then authorise (403), and only then anything else.
+The order is that of every request: authenticate (401), then authorize (403), and only then anything else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BEARER_PREFIX = b"bearer "
 
 
 class AccessControl:
-    """Knows tokens and policies, and lets requests in. `clock` tells seconds since the epoch."""
+    """Authenticates callers by token, authorizes them by IAM policy. `clock` is seconds since the epoch."""
 
     def __init__(self, store: TokenStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -54,13 +54,12 @@ class AccessControl:
         self._refresh_fails = False
 
     def publish_policies(self, policies: PoliciesByResource) -> None:
-        """From now on these policies hold."""
         if policies is not self._policies:
             self._policies = policies
             self._allowed.clear()
 
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
-        """Notice tokens that are made and revoked while the server runs."""
+        """Start reading tokens again whenever the command has made or revoked one."""
 
         async def wait_interval() -> None:
             await asyncio.sleep(_REFRESH_SECONDS)
@@ -81,18 +80,17 @@ class AccessControl:
             self._refresh_fails = False
 
     async def refresh_tokens(self) -> None:
-        """Read the tokens if they may have changed."""
+        """Read the tokens if they may have changed. Raises Unavailable."""
         async with self._refresh_lock:
             changed = await self._thread.run(self._store.load_if_changed)
             if changed is not None:
                 self._tokens = {record.hash: record for record in changed}
 
     def close(self) -> None:
-        """Release the tokens' file."""
         self._store.close()
 
     def authorize(self, scope: Scope, method: ApiMethod) -> None:
-        """Let a routed request in. Raises Unauthenticated or PermissionDenied."""
+        """Authorize a routed request. Raises Unauthenticated or PermissionDenied."""
         if not method.resource:
             return  # tells whether the server lives: nobody's token matters
         caller = self._authenticate(scope)
@@ -100,9 +98,9 @@ class AccessControl:
             self.check_permission(caller, method.permission, method.resource.format_map(scope["path_params"]))
 
     def authorize_prediction(self, scope: Scope, permission: str, resource: str) -> None:
-        """Let a prediction in, at the price of a hash and two look-ups. Raises as `admit` does.
+        """Authorize a prediction, at the cost of a hash and two look-ups. Raises as `authorize` does.
 
-        The permission follows from the resource, which is "" for one that names none, and can have none.
+        `permission` is a function of `resource`. `resource` is "" where the request names no valid one.
         """
         caller = self._authenticate(scope)
         decision = (caller, resource)
@@ -122,7 +120,7 @@ class AccessControl:
         return caller
 
     def check_permission(self, caller: Caller, permission: str, resource: str) -> None:
-        """Raise PermissionDenied, or Unauthenticated if a token might help, unless the caller may."""
+        """Raise PermissionDenied, or Unauthenticated where a token might help, unless the caller has it."""
         if policy.is_allowed(self._policies, caller, permission, resource):
             return
         if caller == ANONYMOUS_CALLER:
@@ -135,7 +133,7 @@ class AccessControl:
         )
 
     def filter_permissions(self, caller: Caller, resource: str, permissions: Iterable[str]) -> list[str]:
-        """Those of the permissions that the caller has."""
+        """Return those of the permissions that the caller has."""
         held = policy.resolve_permissions(self._policies, caller, resource)
         return [permission for permission in permissions if permission in held]
 
@@ -153,7 +151,7 @@ class AccessControl:
         return Caller(record.principal)
 
     def _invalid_credentials_error(self, reason: str) -> Unauthenticated:
-        """The same words whatever the reason; the log says which it was, but once a second at most."""
+        """Give callers the same text whatever the reason; log the reason, at most once a second."""
         self._rejected_count += 1
         now = self._clock()
         if not self._log_muted_until - 1 <= now < self._log_muted_until:  # also when the clock was set back
@@ -166,13 +164,10 @@ class AccessControl:
 
 
 def predict_permission(name: str) -> str:
-    """The permission that a prediction takes, by the name it is asked of."""
     return "ml.versions.predict" if "/versions/" in name or "/labels/" in name else "ml.models.predict"
 
 
 def require_permission(access: AccessControl, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a method, for those who may call it."""
-
     @wraps(endpoint)
     async def call_endpoint(request: Request) -> Response:
         access.authorize(request.scope, method)

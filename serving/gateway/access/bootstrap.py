@@ -1,4 +1,4 @@
-"""Whether access control is on, and the first token of a server."""
+"""Decides whether access control is on; creates the admin token at the first start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOKEN_FILE = "admin-token"  # noqa: S105  a file's name
 
 
 def is_access_control_on(config: ServeConfig) -> bool:
-    """Whether callers must show a token. Raises InvalidArgument for a server open to others by mistake."""
+    """Raises InvalidArgument for a server that is open to others by mistake."""
     if config.access == "off" and not is_loopback(config.host) and not config.insecure:
         raise InvalidArgument(
             f"With access = off, whoever reaches {config.host} can run code on this machine: it is no "
@@ -31,9 +31,10 @@ def is_access_control_on(config: ServeConfig) -> bool:
 
 
 def open_token_store(config: ServeConfig) -> TokenStore | None:
-    """The tokens of a server with access control, among them one of its admin; None where it is off.
+    """Open the tokens of a server with access control, and create the admin's if none is valid.
 
-    Blocking. Raises what TokenStore does, and Unavailable when the admin's token cannot be written.
+    Returns None where access control is off. Blocks. Raises what TokenStore does, and Unavailable when the
+    admin's token cannot be written.
     """
     if not is_access_control_on(config):
         if not is_loopback(config.host):
@@ -77,7 +78,7 @@ def _create_admin_token(store: TokenStore, file: Path, now: float) -> None:
 
 
 def _write_secret_file(file: Path, text: str) -> None:
-    """A file that only its owner can read, whole or not at all."""
+    """Write a file that only its owner can read, atomically."""
     part = file.with_name(file.name + ".part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as target:

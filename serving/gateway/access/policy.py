@@ -1,4 +1,4 @@
-"""Policies: who has which role on a resource, and what follows from them.
+"""IAM policies: who has which role on a resource, and the permissions that follow.
 
 A role on a resource holds for everything below it: on a model for its versions, on a project for its models,
 jobs and operations, on the server for all projects.
@@ -29,7 +29,7 @@ _MAX_NAME_PARTS = 16
 
 
 class Binding(Resource, frozen=True):
-    """Who has a role."""
+    """The members that have a role."""
 
     role: str = ""
     members: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Binding(Resource, frozen=True):
 
 
 class Policy(Resource, frozen=True):
-    """Who has which role on one resource; `etag` changes with each change."""
+    """The bindings of one resource; `etag` changes with each change."""
 
     version: int = 0
     bindings: tuple[Binding, ...] = ()
@@ -46,37 +46,35 @@ class Policy(Resource, frozen=True):
 
 
 class _StoredPolicy(Protocol):
-    """A policy as the state has it."""
+    """A policy as the state stores it."""
 
     @property
-    def policy(self) -> Policy:
-        """The policy itself."""
+    def policy(self) -> Policy: ...
 
 
 PoliciesByResource = Mapping[str, _StoredPolicy]
 
 
 def is_allowed(policies: PoliciesByResource, caller: Caller, permission: str, resource: str) -> bool:
-    """Whether a caller has a permission on a resource, by its full name."""
+    """`resource` is a full name."""
     return caller == ADMIN or any(
         permission in ROLES[role] for role in _iter_roles(policies, caller, resource)
     )
 
 
 def resolve_permissions(policies: PoliciesByResource, caller: Caller, resource: str) -> frozenset[str]:
-    """All permissions that a caller has on a resource."""
     if caller == ADMIN:
         return PERMISSIONS
     return frozenset().union(*(ROLES[role] for role in _iter_roles(policies, caller, resource)))
 
 
 def build_owner_policy(principal: str, role: str, etag: str) -> Policy:
-    """The policy of what a caller has made."""
+    """Build the policy of a resource that a caller has created."""
     return Policy(version=1, bindings=(Binding(role=role, members=(principal,)),), etag=etag)
 
 
 def check_principal(text: str) -> str:
-    """A principal that can have a token; capitals do not count. Raises InvalidArgument."""
+    """Return the principal in lower case if it can have a token. Raises InvalidArgument."""
     kind, _, address = text.partition(":")
     principal = f"{kind}:{address.lower()}"
     if not _PRINCIPAL_FORMAT.fullmatch(principal):
@@ -87,7 +85,7 @@ def check_principal(text: str) -> str:
 
 
 def validate_bindings(given: Policy) -> tuple[Binding, ...]:
-    """The bindings of a policy that was sent, one for each role. Raises InvalidArgument naming the field."""
+    """Return the bindings of a policy that was sent, one per role. Raises InvalidArgument with the field."""
     if given.audit_configs:
         raise _policy_error("audit_configs", "What is audited is a setting of the server, not of a policy.")
     check_policy_version(given.version, "policy.version")
@@ -103,13 +101,13 @@ def validate_bindings(given: Policy) -> tuple[Binding, ...]:
 
 
 def check_policy_version(version: int, field: str) -> None:
-    """Refuse a version of policies that there is not."""
+    """Raises InvalidArgument."""
     if version not in _POLICY_VERSIONS:
         raise field_error(InvalidArgument, field, f"There is no policy version {version}; use 1.")
 
 
 def check_permissions_exist(permissions: tuple[str, ...]) -> None:
-    """Refuse permissions that there are not, as Google does."""
+    """Raise InvalidArgument for unknown permissions, as Google does."""
     for permission in permissions:
         if permission not in PERMISSIONS:
             raise field_error(

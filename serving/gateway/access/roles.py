@@ -1,9 +1,9 @@
-"""Every permission, and which of them each role holds.
+"""All permissions, and those of each role.
 
 Source: section 9.1 of the AI Platform contract, which follows Google's IAM reference. The contract says of
-the basic roles that an editor is as an admin and a viewer as a viewer; a viewer here may predict online
-besides. The policies of projects and of the server itself are the owner's to change. Logs, which AI Platform
-kept elsewhere, have what others sent and who they are: no role that everybody may be given reads them.
+the basic roles that an editor equals an admin and a viewer equals a viewer; here a viewer may also predict
+online. Only the owner changes the policies of projects and of the server itself. Logs, which AI Platform
+kept elsewhere, show what others sent and who they are: no role that everybody may be given reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 
 def _expand_permissions(resource: str, verbs: str) -> frozenset[str]:
-    """`ml.KIND.VERB` for each verb."""
+    """Return `ml.RESOURCE.VERB` for each verb."""
     return frozenset(f"ml.{resource}.{verb}" for verb in verbs.split())
 
 

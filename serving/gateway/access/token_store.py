@@ -1,6 +1,6 @@
 """Tokens in the state file, for the server that checks them and the command that makes them.
 
-Both may be at work at once: the file is the only thing they share. All calls are blocking.
+Both may run at once: the file is the only thing they share. All calls block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TABLE = document_table("tokens")
 
 
 class TokenStore:
-    """The tokens in one state file, which is made if it is not there. Raises what `open_database` does.
+    """The tokens in one state file, which is created if it is missing. Raises what `open_database` does.
 
     Every call raises Unavailable when the file cannot be read or written.
     """
@@ -35,7 +35,7 @@ class TokenStore:
         return self._decode_records(self._read_documents())
 
     def load_if_changed(self) -> Sequence[TokenRecord] | None:
-        """All tokens if any has changed since this was asked last, else None."""
+        """All tokens if any has changed since the last call, else None."""
         documents = self._read_documents()
         if documents == self._last_documents:
             return None
@@ -51,7 +51,7 @@ class TokenStore:
             )
 
     def revoke(self, name: str, now: float) -> TokenRecord:
-        """Make a token worthless; one that is revoked already stays as it is. Raises NotFound."""
+        """Revoke a token; one that is revoked already stays as it is. Raises NotFound."""
         found = next((record for record in self.load() if record.name == name), None)
         if found is None:
             raise NotFound(f"There is no token {name!r} in {self._file}; see `pilotlight tokens list`.")
@@ -61,7 +61,6 @@ class TokenStore:
         return found
 
     def close(self) -> None:
-        """Release the file."""
         self._engine.dispose()
 
     def _read_documents(self) -> Sequence[bytes]:

@@ -1,8 +1,8 @@
-"""Tokens: what a caller shows to be known.
+"""Bearer tokens. Only their SHA-256 is stored.
 
-A token is `plt_ID_SECRET`, easy to find where one has leaked. Only its SHA-256 is kept. The secret has 256
-random bits: nobody guesses one, so the slow hash that passwords need would only slow down every request. It
-is looked up by its hash, and how long that takes says nothing of other tokens.
+A token is `plt_ID_SECRET`, which is easy to search for where one has leaked. The secret has 256 random bits:
+nobody guesses one, so the slow hash that passwords need would only slow down every request. A token is looked
+up by its hash, and how long that takes says nothing about other tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A token as it is kept; `name` is its id. Times are seconds since the epoch, None for never."""
+    """A stored token; `name` is its id. Times are seconds since the epoch, None for never."""
 
     name: str
     hash: str
@@ -33,7 +33,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     revoked: float | None = None
 
     def describe_invalidity(self, now: float) -> str:
-        """Why the token is no good, "" if it is."""
+        """Return "revoked", "expired", or "" for a valid token."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is not None and self.expires <= now:
@@ -44,7 +44,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def mint_token(
     principal: str, now: float, *, title: str = "", seconds: float | None = None
 ) -> tuple[str, TokenRecord]:
-    """A new token, and what is kept of it; `seconds` is how long it is good, None for ever."""
+    """Return a new token and its record; `seconds` is its lifetime, None for no limit."""
     name = secrets.token_hex(6)
     token = f"plt_{name}_{secrets.token_hex(32)}"
     return token, TokenRecord(
@@ -58,17 +58,15 @@ def mint_token(
 
 
 def hash_token(token: bytes) -> str:
-    """What is kept of a token."""
     return hashlib.sha256(token).hexdigest()
 
 
 def has_token_format(token: bytes) -> bool:
-    """Whether a text has the form of a token."""
     return _TOKEN_FORMAT.fullmatch(token) is not None
 
 
 def parse_duration(text: str) -> float:
-    """`30d`, `12h`, `90m` or `3600s` in seconds. Raises InvalidArgument."""
+    """Convert `30d`, `12h`, `90m` or `3600s` to seconds. Raises InvalidArgument."""
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""`POST /batch`: several requests in one, each let in, counted and answered as if it had come by itself."""
+"""`POST /batch`: several requests in one, each authorized, counted and answered like a request of its own."""
 
 from __future__ import annotations
 
@@ -36,35 +36,31 @@ _INHERITED_HEADERS = (b"authorization", b"user-agent")
 
 
 class AsgiApp(Protocol):
-    """What answers all that is no prediction."""
+    """The application that answers all requests but predictions."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class BatchPredictionHandler(PredictionHandler, Protocol):
-    """What answers predictions, and counts the bytes of bodies."""
+    """Answers predictions, and counts the bytes of bodies."""
 
     max_body_bytes: int
 
-    def can_handle(self, method: str, path: str) -> bool:
-        """Whether it answers requests for a path."""
+    def can_handle(self, method: str, path: str) -> bool: ...
 
-    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
-        """Answer with an error."""
+    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None: ...
 
     def reserve_bytes(self, size: int) -> None:
-        """Count so many bytes. Raises ResourceExhausted if there are too many."""
+        """Raises ResourceExhausted."""
 
-    def release_bytes(self, size: int) -> None:
-        """So many bytes are free."""
+    def release_bytes(self, size: int) -> None: ...
 
 
 class BatchRequestsApi:
-    """The endpoint.
+    """Answers batches.
 
-    A batch takes `seconds` at most, its answers `max_answer_bytes`, and those of all batches that are under
-    way `unsent_bytes`: the parts that are left then are not done, and say so.
+    A batch takes at most `seconds`, its responses `max_answer_bytes`, and those of all batches at the same
+    time `unsent_bytes`: the parts that are left then are not executed, and their responses say so.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class BatchRequestsApi:
         self._unsent_bytes_held = 0  # bytes of answers, of all batches
 
     async def answer_batch(self, request: Request) -> Response:
-        """`POST /batch`: one part after the other, in their order, until the client is gone."""
+        """`POST /batch`: one part after the other, in their order, until the client disconnects."""
         boundary = parse_boundary(request.headers.get("content-type", ""))
         parts = parse_batch(await read_body(request), boundary)
         deadline, size, answers = asyncio.get_running_loop().time() + self._seconds, 0, []
@@ -104,7 +100,7 @@ class BatchRequestsApi:
             self._unsent_bytes_held -= size
 
     def _check_budget(self, size: int, deadline: float) -> ServingError | None:
-        """Why the next part of a batch is not done, whose answers have `size` bytes so far."""
+        """Return why the next part of a batch is not executed, if its responses have `size` bytes so far."""
         if asyncio.get_running_loop().time() >= deadline:
             return DeadlineExceeded(f"The batch has taken {self._seconds:g} s already.")
         if size > self._max_answer_bytes:
@@ -146,7 +142,6 @@ class BatchRequestsApi:
             return _error_reply(part, Internal("Internal error encountered."))
 
     async def _call_app(self, scope: Scope, body: bytes, outer: Receive) -> Reply:
-        """Have the application answer it."""
         status, headers, parts = 500, [], []
         is_read = False
 
@@ -169,7 +164,6 @@ class BatchRequestsApi:
         return Reply(status, b"".join(parts), headers)
 
     async def _answer_prediction(self, scope: Scope, body: bytes) -> Reply:
-        """Have a prediction answered."""
         predictions, prediction = self._predictions, _BatchedPrediction(scope, body)
         held = 0
 
@@ -225,19 +219,16 @@ class _BatchedPrediction:
         self.response_complete = self.is_past_deadline = False
 
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Take the answer."""
         if not self.response_complete:
             self._clear_references()
             own = headers if headers and headers[0][0] == CONTENT_TYPE else (JSON_CONTENT_TYPE, *headers)
             self.reply.set_result(Reply(status, body, own))
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
-        """Answer with an error."""
         status, body, own = render_error(error, detect_dialect(self.head.path))
         self.respond(status, body, (*own, *headers))
 
     def disconnect(self) -> None:
-        """Nobody waits any more."""
         if not self.response_complete:
             on_gone = self.on_disconnect
             self._clear_references()

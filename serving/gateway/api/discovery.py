@@ -1,4 +1,7 @@
-"""`/$discovery/rest` and `/discovery/v1/apis`: what clients build themselves from, this server as root."""
+"""`/$discovery/rest` and `/discovery/v1/apis`: what clients build themselves from.
+
+This server is the root of the URLs.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ _PRIVATE_HEADERS = {"cache-control": "private, no-store", "vary": "Host, X-Forwa
 
 
 class DiscoveryApi:
-    """The endpoints; `tokens` says whether callers need some."""
+    """`tokens` says whether callers need some."""
 
     def __init__(self, *, tokens: bool) -> None:
         self._tokens = tokens
 
     async def get_document(self, request: Request) -> Response:
-        """The document of this API. The one of another is not here."""
+        """Return the document of this API; that of another one is not here."""
         path, query = request.path_params, request.query_params
         api, version = path.get("api", NAME), path.get("version") or query.get("version") or API_VERSION
         if (api, version) != (NAME, API_VERSION):
@@ -34,7 +37,7 @@ class DiscoveryApi:
         return _private_response(build_document(_root_url(request), tokens=self._tokens))
 
     async def list_apis(self, request: Request) -> Response:
-        """The APIs there are: one."""
+        """List the APIs: one."""
         found = build_directory(_root_url(request))
         if request.query_params.get("name", NAME) != NAME:
             del found["items"]
@@ -48,7 +51,7 @@ def _private_response(body: dict[str, object]) -> Response:
 
 
 def _root_url(request: Request) -> str:
-    """The URL that the caller has used for this server. Raises InvalidArgument for a host that cannot be."""
+    """Return the URL by which the caller reached this server. Raises InvalidArgument for invalid hosts."""
     host = request.headers.get("host", "")
     authority = parse_authority(host.encode("latin-1"))
     if authority is None:

@@ -1,4 +1,4 @@
-"""projects.jobs.*, and how far a job is."""
+"""projects.jobs.*, and the progress of a job."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class JobsApi:
         return json_response({})
 
     async def get_progress(self, request: Request) -> Response:
-        """`GET /jobs/…`: how far a job is, how fast, and the end of its log."""
+        """`GET /jobs/…`: the counts of a job, its rate, and the end of its log."""
         record = self._find_record(request)
         progress = self._job_queue.find_progress(record)
         output = self._job_queue.with_current_counts(record).job.prediction_output
@@ -111,7 +111,7 @@ class JobsApi:
         return json_response(told)
 
     def _check_model_permission(self, caller: Caller, project: str, job: Job) -> None:
-        """The role that allows a job is on its project: the model of another one takes a role there too."""
+        """The role that allows a job is on its project: a model of another project needs a role there too."""
         given = job.prediction_input
         name = (given.model_name or given.version_name) if given else ""
         if self._access is not None and name and not name.startswith(f"projects/{project}/"):
@@ -139,7 +139,7 @@ def _decode_cursor(text: str) -> tuple[int, str]:
 
 
 def extract_sent_fields(body: Any) -> rules.SentJobFields:
-    """The parts of a job that are shown as they were sent; what is null, in quotes too, is left out."""
+    """Return the parts of a job that are shown as they were sent; null, also in quotes, is left out."""
     given = _find_field(body, "predictionInput", "prediction_input")
     options = _find_field(body, "batchOptions", "batch_options")
     return rules.SentJobFields(
@@ -148,7 +148,7 @@ def extract_sent_fields(body: Any) -> rules.SentJobFields:
 
 
 def _find_field(body: Any, *names: str) -> Any:
-    """A field as it was sent, under whichever of its names."""
+    """Return a field as it was sent, under any of its names."""
     return next((body[name] for name in names if name in body), None) if isinstance(body, dict) else None
 
 

@@ -1,4 +1,4 @@
-"""`POST /v2/entries:list`: logs of jobs as Cloud Logging tells them, for `gcloud … jobs stream-logs`."""
+"""`POST /v2/entries:list`: logs of jobs in the format of Cloud Logging, for `gcloud … jobs stream-logs`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ListLogEntriesRequest(Resource, frozen=True):
 
 
 class LogEntriesApi:
-    """The endpoint. `access` is None while access control is off."""
+    """`access` is None while access control is off."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LogEntriesApi:
         self._threads = ThreadPool("log entries", _THREADS, queue=_QUEUE)
 
     async def list(self, request: Request) -> Response:
-        """A page of the entries of one job, for whoever may see the job."""
+        """Return a page of the entries of one job, for callers who may see the job."""
         sent = await read_resource(request, ListLogEntriesRequest)
         projects = _parse_projects(sent)
         size, descending = _clamp_page_size(sent.page_size), _is_descending(sent.order_by)
@@ -133,9 +133,9 @@ class LogEntriesApi:
 
 
 def parse_log_lines(text: str, begin: int) -> Iterator[JobLogLine]:
-    """The last lines of a log, in their order; `begin` is the time of those before the first that tells one.
+    """The last lines of a log, in order; `begin` is the time of those before the first that has one.
 
-    Times never go back: where clocks do, lines have the latest there was.
+    Times never decrease: where clocks do, lines have the latest time so far.
     """
     moment, number, severity, task = begin, -1, SEVERITIES[0], _WORKER
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
@@ -239,7 +239,6 @@ def _entry_position(found: tuple[JobLogLine, JobRecord]) -> EntryPosition:
 
 
 def _parse_page_token(token: str) -> EntryPosition | None:
-    """The position of the entry that a page token names."""
     if not token:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Questions over gRPC, answered as those over HTTP are: with the same checks, and to the same witnesses.
+"""Metadata calls over gRPC, with the same checks and observers as over HTTP.
 
 Imported only where gRPC is switched on (setting `grpc_port`).
 """
@@ -47,11 +47,11 @@ _NO_MODEL = "-"
 
 
 class MetadataService:
-    """Answers what is asked about models and the server.
+    """Answers calls about models and the server.
 
-    `around` puts what all requests of a method go through around its endpoint. `state` is what the server
-    remembers, `ready` whether it is up; `schemas` knows what versions take, and `project` is that of models
-    which are not named in full. `statistics` knows what they have done; `name` is what the server is called.
+    `around` wraps a method's endpoint in the checks of all its requests. `state` is the catalog's state,
+    `ready` says whether the server is up; `schemas` has the schemas of versions, `statistics` their
+    statistics. `project` is that of models which are not named in full; `name` is the server's name.
     """
 
     def __init__(
@@ -78,7 +78,6 @@ class MetadataService:
         self._tracing = tracing
 
     async def __call__(self, call: GrpcCall) -> Reply:
-        """The answer to one."""
         scope, method = call.scope, _select_method(call)
         trace = None if self._tracing is None else self._tracing.begin_trace(scope, method.id)
         try:
@@ -96,7 +95,7 @@ class MetadataService:
         return reply._replace(headers=(*reply.headers, request_id_header(scope)))
 
     def _resolve_endpoint(self, method: ApiMethod, call: GrpcCall) -> tuple[dict[str, str], Endpoint]:
-        """What the call names, as a path would have it, and what answers it."""
+        """Return the path parameters that the call stands for, and the endpoint that answers it."""
         about = _ModelInfo(
             self._state(), self._ready(), self._schemas, self._statistics, self._name, self._project
         )
@@ -113,7 +112,7 @@ class MetadataService:
 
 @dataclass(frozen=True, slots=True)
 class _ModelInfo:
-    """What is known of the server, and of what an address is of."""
+    """Information about the server, and about the model or version of an address."""
 
     records: CatalogState
     up: bool

@@ -28,7 +28,7 @@ _VIEW_PERMISSIONS = ("ml.versions.get",)
 
 
 class OpenApiDocumentApi:
-    """The endpoints. `state` is what is there, `access` None while that is off."""
+    """`state` is the state to show, `access` None while access control is off."""
 
     def __init__(
         self, state: Callable[[], CatalogState], access: AccessControl | None, config: ServeConfig
@@ -43,7 +43,7 @@ class OpenApiDocumentApi:
         )
 
     async def get_document(self, request: Request) -> Response:
-        """`GET /openapi.json`: all routes, and the predictions of a page of the versions there are."""
+        """`GET /openapi.json`: all routes, and the predictions of one page of versions."""
         query = request.query_params
         size, parent = parse_page_size(query.get("pageSize", "")), _parse_parent(query.get("parent", ""))
         found = self._iter_visible_versions(
@@ -70,7 +70,7 @@ class OpenApiDocumentApi:
     def _iter_visible_versions(
         self, caller: Caller, parent: ModelName | str, after: VersionName | None
     ) -> Iterator[VersionRecord]:
-        """The READY versions that a caller may see, by name, those that come after one."""
+        """The READY versions that a caller may see, by name, after the given one."""
         state = self._state()
         for model in _iter_models(state, parent):
             if after is not None and model < after.parent:
@@ -97,7 +97,7 @@ def _iter_models(state: CatalogState, parent: ModelName | str) -> Iterator[Model
 
 
 def _take_fitting(records: Sequence[VersionRecord]) -> Sequence[VersionRecord]:
-    """As many of them as a document has room for, one at least."""
+    """Return as many of them as fit in a document, at least one."""
     total = 0
     for place, record in enumerate(records):
         total += len(record.deployed.schema) if record.deployed else 0
@@ -107,7 +107,7 @@ def _take_fitting(records: Sequence[VersionRecord]) -> Sequence[VersionRecord]:
 
 
 def _parse_parent(text: str) -> ModelName | str:
-    """A model, or the id of a project. Raises InvalidArgument."""
+    """Return a model, or the id of a project. Raises InvalidArgument."""
     kind, _, rest = text.partition("/")
     if text and kind == "projects" and "/" not in rest:
         return check_project(rest)

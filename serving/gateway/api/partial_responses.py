@@ -1,8 +1,8 @@
-"""`fields=`: which fields of an answer a client wants: `models(name,defaultVersion/state),nextPageToken`.
+"""`fields=`: the fields of a response that a client wants: `models(name,defaultVersion/state),nextPageToken`.
 
     mask = item {"," item};  item = path ["(" mask ")"];  path = name {"/" name};  name = "*" | a field
 
-In lists it is what the elements have. A name that the answer cannot have is refused, as it is by Google.
+In lists it applies to the elements. A name that the response cannot have is rejected, as Google does.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _CACHE_SIZE = 256
 
 
 def can_select_fields(method: ApiMethod) -> bool:
-    """Whether answers of a method can be asked for in part."""
+    """Whether responses of a method can be requested in part."""
     return method.path.startswith("/v1/") and not method.is_foreign
 
 
 def with_checked_fields(method: ApiMethod, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a method; nothing is done for who asks for fields that cannot be."""
+    """Reject unknown `fields` before the endpoint does anything."""
 
     @functools.wraps(endpoint)
     async def call_checked(request: Request) -> Response:
@@ -49,7 +49,7 @@ def with_checked_fields(method: ApiMethod, endpoint: Endpoint) -> Endpoint:
 
 
 def with_selected_fields(method: ApiMethod, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a method, with the fields in its answers that are asked for."""
+    """Reduce the endpoint's responses to the requested fields."""
 
     @functools.wraps(endpoint)
     async def call_selecting(request: Request) -> Response:
@@ -68,7 +68,7 @@ def with_selected_fields(method: ApiMethod, endpoint: Endpoint) -> Endpoint:
 
 @functools.lru_cache(_CACHE_SIZE)
 def parse_field_mask(text: str) -> FieldMask:
-    """What a mask says. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     tokens = _TOKEN.findall(text)
     if len(text) > _MAX_MASK_LENGTH or "".join(tokens) != text:
         raise _mask_error(text)
@@ -79,7 +79,7 @@ def parse_field_mask(text: str) -> FieldMask:
 
 
 def _parse_items(tokens: list[str], text: str, depth: int) -> FieldMask:
-    """A mask at the front of the tokens, which it takes."""
+    """Parse the mask at the front of the tokens, and remove its tokens."""
     mask: FieldMask = {}
     while True:
         place, level = mask, depth
@@ -116,7 +116,7 @@ def _merge_masks(mask: FieldMask, other: FieldMask) -> None:
 
 
 def select_fields(value: Any, mask: FieldMask) -> Any:
-    """The part of a JSON value that a mask asks for."""
+    """Return the part of a JSON value that a mask selects."""
     if not mask:
         return value
     if isinstance(value, list):
@@ -133,7 +133,7 @@ def select_fields(value: Any, mask: FieldMask) -> Any:
 
 
 def _check_mask(mask: FieldMask, shape: Any, where: str) -> None:
-    """Refuse names that an answer of this shape cannot have."""
+    """Reject names that a response of this shape cannot have."""
     while isinstance(shape, dict) and (inner := shape.get("$ref") or shape.get("items")):
         shape = get_schema(inner) if isinstance(inner, str) else inner
     properties = shape.get("properties") if isinstance(shape, dict) else None

@@ -1,5 +1,6 @@
 """getIamPolicy, setIamPolicy and testIamPermissions: of models and jobs as in the discovery document, of
-projects and of the server itself in the same form."""
+projects and of the server itself in the same form.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class TestIamPermissionsRequest(Resource, frozen=True):
 
 
 class GetPolicyOptions(Resource, frozen=True):
-    """How a policy is to be told."""
+    """The format of the policy."""
 
     requested_policy_version: int = 0
 
@@ -51,7 +52,7 @@ class PoliciesApi:
         self._access = access
 
     def build_endpoints(self) -> dict[str, Endpoint]:
-        """Those of every resource that has a policy, by method."""
+        """The endpoints of every resource that has a policy, by method."""
         found: dict[str, Endpoint] = {}
         for name, method in METHODS.items():
             match name.rpartition(".")[2]:
@@ -65,7 +66,6 @@ class PoliciesApi:
 
     def _build_get(self, template: str) -> Endpoint:
         async def get_policy(request: Request) -> Response:
-            """….getIamPolicy."""
             check_policy_version(await _read_requested_version(request), "options.requested_policy_version")
             return resource_response(
                 policies.get_policy(self._catalog.state, _resource_name(template, request))
@@ -75,7 +75,6 @@ class PoliciesApi:
 
     def _build_set(self, template: str) -> Endpoint:
         async def set_policy(request: Request) -> Response:
-            """….setIamPolicy."""
             sent = await read_resource(request, SetIamPolicyRequest)
             if sent.policy is None:
                 raise field_error(InvalidArgument, "policy", "Say which policy to set.")
@@ -91,7 +90,6 @@ class PoliciesApi:
 
     def _build_test(self, template: str) -> Endpoint:
         async def test_permissions(request: Request) -> Response:
-            """….testIamPermissions."""
             wanted = (await read_resource(request, TestIamPermissionsRequest)).permissions
             check_permissions_exist(wanted)
             held = self._filter_permissions(request, _resource_name(template, request), wanted)

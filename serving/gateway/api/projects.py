@@ -22,7 +22,7 @@ _CAPABILITIES = ("BATCH_PREDICTION", "ONLINE_PREDICTION")
 
 
 async def get_config(request: Request) -> Response:
-    """projects.getConfig: the account the server acts as, which is nobody's but its own."""
+    """projects.getConfig: the account that the server acts as, which only the server has."""
     project = check_project(request.path_params["project"])
     account = f"pilotlight@{project}.iam.gserviceaccount.com"
     return json_response({"serviceAccount": account, "serviceAccountProject": "0", "config": {}})

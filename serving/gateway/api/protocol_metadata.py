@@ -1,4 +1,4 @@
-"""What TensorFlow Serving and the Open Inference Protocol tell of models over HTTP, and of the server."""
+"""Model and server metadata of TensorFlow Serving and the Open Inference Protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _NOT_READY = 503
 class ProtocolMetadataApi:
     """The methods besides predictions.
 
-    `state` is what the server remembers, `ready` whether it is up, and `schemas` knows what versions take,
-    `statistics` what they have done. `name` is what the server is called.
+    `state` is the catalog's state, `ready` says whether the server is up, `schemas` has the schemas of
+    versions, `statistics` their statistics. `name` is the server's name.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class ProtocolMetadataApi:
         self._name = name
 
     def build_endpoints(self) -> Mapping[str, Endpoint]:
-        """Each method with its endpoint."""
         open_inference = "inference.GRPCInferenceService"
         return {
             "tensorflow.serving.ModelService.GetModelStatus": self.model_status,
@@ -136,12 +135,12 @@ class ProtocolMetadataApi:
         )
 
     async def load_or_unload(self, _: Request) -> Response:
-        """POST /v2/repository/models/M/load and unload: 404, since clients try again on 501."""
+        """POST /v2/repository/models/M/load and unload: 404, since clients retry on 501."""
         raise NotFound(triton_extensions.LOADING_UNSUPPORTED)
 
 
 def iter_version_statuses(state: CatalogState, project: str) -> Iterator[tuple[str, VersionStatus]]:
-    """The versions of a project's models, by the models' ids."""
+    """The versions of a project's models, with the models' ids."""
     for model in state.model_order.list_children(project):
         for version in state.version_order.list_children(model):
             yield model.model, get_status(state.versions[version])
@@ -150,7 +149,6 @@ def iter_version_statuses(state: CatalogState, project: str) -> Iterator[tuple[s
 def collect_statistics(
     state: CatalogState, project: str, statistics: ModelStatistics
 ) -> list[dict[str, Any]]:
-    """Those of a project's models."""
     return [
         one
         for model in state.model_order.list_children(project)
@@ -165,7 +163,7 @@ def collect_statistics(
 
 
 def with_default_project(method: ApiMethod, project: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint, for requests whose path may have no project: it is this one then."""
+    """Set the project of requests whose path may have none."""
 
     @functools.wraps(endpoint)
     async def call_endpoint(request: Request) -> Response:
@@ -176,7 +174,7 @@ def with_default_project(method: ApiMethod, project: str, endpoint: Endpoint) ->
 
 
 def _model_name(request: Request) -> str:
-    """What the client calls the model."""
+    """The name that the client uses for the model."""
     model: str = request.path_params["model"]
     return model
 

@@ -1,4 +1,4 @@
-"""What all endpoints read from a request, and how they answer."""
+"""Reads requests and writes responses for all endpoints."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ class IdConvertor(Convertor[str]):
     regex = "[^/:]+"
 
     def convert(self, value: str) -> str:
-        """The segment itself."""
         return value
 
     def to_string(self, value: str) -> str:
-        """The segment itself."""
         return value
 
 
@@ -46,18 +44,16 @@ register_url_convertor("id", IdConvertor())
 
 
 def model_name(request: Request) -> ModelName:
-    """The model that the path names."""
     return ModelName(request.path_params["project"], request.path_params["model"])
 
 
 def version_name(request: Request) -> VersionName:
-    """The version that the path names."""
     path = request.path_params
     return VersionName(path["project"], path["model"], path["version"])
 
 
 async def read_resource(request: Request, kind: type[T]) -> T:
-    """The resource in the body."""
+    """Parse the resource in the body. Raises InvalidArgument."""
     return resource_from_json(kind, await read_json(request))
 
 
@@ -74,12 +70,11 @@ def read_update_mask(request: Request) -> Sequence[str]:
 
 
 def resource_response(resource: Resource) -> Response:
-    """One resource."""
     return json_response(resource_to_wire(resource))
 
 
 def page_response(request: Request, key: str, listing: PagedList[Any]) -> Response:
-    """One page of a list; no key at all when there is nothing to show."""
+    """Return one page of a list; an empty page has no key at all."""
     rows, token = listing.page(request.query_params)
     body: dict[str, Any] = {key: rows} if rows else {}
     if token:
@@ -88,12 +83,10 @@ def page_response(request: Request, key: str, listing: PagedList[Any]) -> Respon
 
 
 def json_response(body: Any, status: int = 200) -> Response:
-    """JSON as it is."""
     return Response(orjson.dumps(body), status, media_type="application/json")
 
 
 def error_response(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Response:
-    """An error in the form of a protocol."""
     status, body, headers = render_error(error, dialect)
     response = Response(body, status, media_type="application/json")
     for name, value in headers:
@@ -102,7 +95,7 @@ def error_response(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) 
 
 
 async def read_json(request: Request) -> Any:
-    """The body as it was sent; it may be asked for again."""
+    """Return the body as it was sent; may be called again."""
     known = request.scope.get(_BODY_KEY)
     if known is None:
         known = request.scope[_BODY_KEY] = (await _parse_json_body(request),)
@@ -110,7 +103,6 @@ async def read_json(request: Request) -> Any:
 
 
 async def read_body(request: Request) -> bytes:
-    """The bytes of the body."""
     check_body_length(request.scope, MAX_BODY_BYTES)
     body = b""
     async for chunk in request.stream():

@@ -1,6 +1,6 @@
 """The methods of the discovery document that this server does not offer.
 
-They are answered with 404: clients show it at once. On 501 gcloud tries again for half a minute.
+They are answered with 404: clients show it at once. On 501 gcloud retries for half a minute.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from serving.gateway.api.request_io import Endpoint, error_response
 
 
 def build_refusal(method: str) -> Endpoint:
-    """The endpoint of a method that is not offered."""
-
     async def refuse_call(_: Request) -> Response:
         return error_response(
             NotFound(

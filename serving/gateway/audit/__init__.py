@@ -1,5 +1,5 @@
 """The audit log: who did what to which resource, in the sense of Cloud Audit Logs.
 
-`naming` gives methods their names, `entry` makes the lines, `folder` keeps them, `recorder` is what the
-server records with, `endpoint` puts it around endpoints, and `reading` finds entries again.
+`method_names` names methods, `log_entry` encodes lines, `log_folder` stores them, `audit_log` records calls
+for the server, `endpoint_audit` wraps endpoints, `completions` finds finished work, `query` reads entries.
 """

@@ -1,8 +1,8 @@
-"""Records calls on the event loop; a thread writes them, everything that waits with one write and one fsync.
+"""Records calls on the event loop; a thread writes all pending ones with one write and one fsync.
 
-A change is on disk twice: before it is done, so that nothing is ever done unrecorded whatever is killed or
-full, and before it is answered. Denied calls and data access are never waited for: what comes faster than it
-can be written is counted and dropped.
+A change is written to disk twice: before it is made, so that nothing is ever done unrecorded whatever is
+killed or full, and before it is answered. Nobody waits for records of denied calls and of data access: those
+that come faster than they can be written are counted and dropped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PendingEvent = tuple[AuditEvent, asyncio.Future[None] | None]
 
 
 class AuditLog:
-    """The audit log of a server. `now` gives seconds since the epoch."""
+    """The audit log of a server. `now` returns seconds since the epoch."""
 
     def __init__(self, config: ServeConfig, now: Callable[[], float] = time.time) -> None:
         self._path = audit_log_path(config.state_dir)
@@ -72,18 +72,17 @@ class AuditLog:
         self.dropped = 0
 
     def new_id(self) -> str:
-        """An id for a call."""
         return f"{self._prefix}{next(self._numbers):08x}"
 
     async def record_intent(self, call: AuditedCall) -> None:
-        """Record that a change is about to be done. Raises Unavailable, and then it must not be done."""
+        """Record that a change is about to be made. Raises Unavailable, and then it must not be made."""
         try:
             await self._write_and_wait(self._build_event(call, AuditStage.BEFORE))
         except OSError as error:
             raise _write_error(self._path, error) from error
 
     async def record_result(self, call: AuditedCall, status: CallStatus, operation: str = "") -> None:
-        """Record how a change ended; `operation` names the one that goes on with it."""
+        """Record the result of a change; `operation` names the operation or job that continues it."""
         event = self._build_event(call, AuditStage.AFTER, status, operation, last=not operation)
         try:
             await self._write_and_wait(event)
@@ -91,12 +90,12 @@ class AuditLog:
             self.dropped += 1  # the line from before says that it was done
 
     def record_completion(self, call: AuditedCall, status: CallStatus, operation: str) -> None:
-        """Record how the operation or the job ended that a call has begun."""
+        """Record the result of the operation or job that a call began."""
         self._enqueue_event(self._build_event(call, AuditStage.END, status, operation), None)
         self._work.set()
 
     def record_denied(self, call: AuditedCall, status: CallStatus) -> None:
-        """Record a call that was not allowed, or not known, or wrong before anything was done."""
+        """Record a call that was rejected before anything was done."""
         event = self._build_event(call, AuditStage.ONLY, status)
         second, count = self._denied_this_second
         count = count + 1 if int(event.time) == second else 1
@@ -107,21 +106,21 @@ class AuditLog:
             self._enqueue_or_drop(event)
 
     def record_access(self, call: AuditedCall, status: CallStatus = OK_STATUS) -> None:
-        """Record that something was read or predicted."""
+        """Record a read or a prediction."""
         self._enqueue_or_drop(self._build_event(call, AuditStage.ONLY, status))
 
     def stats(self) -> dict[str, int]:
-        """Lines since the start: written, waiting, and dropped."""
+        """Numbers of lines since the start: written, waiting and dropped."""
         return {"written": self.written, "waiting": len(self._pending), "dropped": self.dropped}
 
     def start(self, supervisor: Supervisor) -> None:
-        """Write what comes, until `close`."""
+        """Write records until `close`."""
         self._loop = supervisor.start_loop(
             "audit", self._wait_for_work, self._flush_pending, within=_WRITE_DEADLINE
         )
 
     async def close(self) -> None:
-        """Write what waits, and end; what comes later is refused."""
+        """Write pending records and stop; later ones are refused."""
         if self._loop is not None:
             await self._loop.stop()
         self._closed = True
@@ -212,7 +211,7 @@ def _resolve_waiters(batch: Sequence[_PendingEvent], error: OSError | None) -> N
 def record_command(state_dir: Path, method: str, resource: str, request: Mapping[str, Any]) -> None:
     """Record a change that a command is about to make beside the server, as the user who runs it.
 
-    On disk when this returns. Raises Unavailable, and then the change must not be made.
+    It is on disk when this returns. Raises Unavailable, and then the change must not be made.
     """
     now = time.time()
     call = AuditedCall(

@@ -1,4 +1,4 @@
-"""Finds the ends of operations and jobs among the changes of a commit, for the log to tell of them."""
+"""Finds operations and jobs that a commit finishes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _METHOD_IDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class AuditedCompletion:
-    """A call whose work has ended, how, and the name of the operation or job that did it."""
+    """The end of the work that a call began, and the name of its operation or job."""
 
     call: AuditedCall
     status: CallStatus
@@ -28,9 +28,9 @@ class AuditedCompletion:
 
 
 def find_completions(before: CatalogState, changes: Changes) -> Iterator[AuditedCompletion]:
-    """The operations and jobs that were under way before the changes and are not after them.
+    """The operations and jobs that were unfinished before the changes and are finished after them.
 
-    Those without a cause began before there was an audit log.
+    Those without a recorded cause began before there was an audit log, and are skipped.
     """
     for (_, name), record in changes.items():
         match record:

@@ -1,7 +1,7 @@
-"""Puts the audit log around endpoints.
+"""Endpoint decorators that write the audit log.
 
-`watched` is outermost, so that it sees who is refused; `announced` is innermost, around the endpoint of a
-change alone, when all checks have passed and nothing has been done.
+`audit_result` is outermost, so that it sees rejected calls; `audit_intent` is innermost and around changes
+alone: then all checks have passed and nothing has been done.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _MAX_NAME_LENGTH = 256
 
 
 def is_change(method: ApiMethod) -> bool:
-    """Whether a method changes something: the activity log has it always."""
+    """Whether the activity log always has the method, because it changes something."""
     return method.activity in {Activity.ADMIN_WRITE, Activity.DATA_WRITE}
 
 
 def audit_result(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with how each call of it ended in the log."""
+    """Record the result of each call of the endpoint."""
 
     @functools.wraps(endpoint)
     async def call_audited(request: Request) -> Response:
@@ -78,7 +78,7 @@ def audit_result(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endp
 
 
 def audit_intent(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a change, which begins when the log has it on disk."""
+    """Call the endpoint of a change once the log has it on disk."""
 
     @functools.wraps(endpoint)
     async def call_audited(request: Request) -> Response:
@@ -98,10 +98,7 @@ def audit_intent(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endp
 
 @dataclass(frozen=True, slots=True)
 class AuditedPrediction:
-    """What a prediction has asked: a method, of a resource, and the permission that this takes.
-
-    `call` is what its node is told of its body.
-    """
+    """The method of a prediction, its resource, and the permission that it needs."""
 
     scope: Scope
     method: ApiMethod
@@ -111,7 +108,7 @@ class AuditedPrediction:
 
 
 def audit_prediction(audit: AuditLog, asked: AuditedPrediction, status: CallStatus) -> None:
-    """Record how a prediction ended, where it is to be: all that are refused, the others by setting."""
+    """Record the result of a prediction: always if it was denied, otherwise if the setting says so."""
     if status.code in DENIED_CODES:
         audit.record_denied(_describe_prediction(audit, asked), status)
     elif audit.records_predictions:
@@ -126,7 +123,6 @@ def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> Recorded:
 
 
 def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> Recorded:
-    """The call that a request is."""
     resource, params = _resolve_resource(method, scope, body), scope.get("path_params")
     return Recorded(
         id=audit.new_id(),
@@ -156,7 +152,7 @@ async def _record_end(
 
 
 def _resolve_resource(method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> str:
-    """What is called: what the path names, and below it what is to be created."""
+    """Return the resource of the path, or below it the one that is to be created."""
     if method.is_foreign and scope.get("path_params"):
         return method.resource.format_map(scope["path_params"])
     path, _, _ = str(scope["path"]).removeprefix("/v1/").partition(":")
@@ -167,7 +163,7 @@ def _resolve_resource(method: ApiMethod, scope: Scope, body: Mapping[str, Any]) 
 
 
 def status_from_response(http_status: int, body: bytes | memoryview, headers: Headers = ()) -> CallStatus:
-    """The status of a call that was answered like this, in the form of any protocol."""
+    """Read the status from a response in the format of any protocol."""
     if http_status < 400:
         return OK_STATUS
     for name, value in headers:
@@ -183,7 +179,7 @@ def status_from_response(http_status: int, body: bytes | memoryview, headers: He
 
 
 def _read_outcome(method: ApiMethod, request: Request, response: Response) -> tuple[CallStatus, str]:
-    """How a call was answered, and the operation or the job that goes on after it."""
+    """Return the status of a call, and the name of the operation or job that continues it."""
     status = status_from_response(response.status_code, response.body)
     if status.code or not is_change(method):
         return status, ""

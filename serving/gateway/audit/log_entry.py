@@ -1,8 +1,8 @@
 """One line of the audit log: a `LogEntry` whose payload is an `AuditLog`.
 
-A change has two lines, tied by `operation.id`: one from before it is done (`operation.first`), which has no
-status, and one that tells how it ended. Work that goes on afterwards has a third when it ends; the final line
-says `operation.last`. Everything else has one.
+A change has two lines with the same `operation.id`: one from before it is made (`operation.first`), which has
+no status, and one with its result. Work that continues afterwards has a third when it ends; the final line
+says `operation.last`. Everything else has one line.
 Source: google/logging/v2/log_entry.proto, google/cloud/audit/audit_log.proto.
 """
 
@@ -39,7 +39,7 @@ class AuditLogType(enum.StrEnum):
 
 
 class AuditStage(enum.StrEnum):
-    """Which line of a call it is; the letter ends its insertId."""
+    """The line of a call; the letter ends its insertId."""
 
     ONLY = "o"
     BEFORE = "a"
@@ -51,8 +51,8 @@ class AuditStage(enum.StrEnum):
 class AuditedCall:
     """Who called which method on what; `id` is unique among all calls.
 
-    `resource` is what is called, and `guarded` what the permission was checked on. `principal` is "" while
-    access control is off. `request` is the body as JSON, where it is to be recorded.
+    `resource` is what is called, and `authorized_resource` what the permission was checked on. `principal` is
+    "" while access control is off. `request` is the body as JSON, where it is recorded.
     """
 
     id: str
@@ -70,7 +70,7 @@ class AuditedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallStatus:
-    """How a call ended: a `google.rpc` code, 0 for success, and a message."""
+    """The status of a finished call: a `google.rpc` code, 0 for success, and a message."""
 
     code: int = 0
     message: str = ""
@@ -80,13 +80,12 @@ OK_STATUS = CallStatus()
 
 
 def status_from_error(error: ServingError | None) -> CallStatus:
-    """The status of a call that raised this, or nothing."""
     return OK_STATUS if error is None else CallStatus(RPC_CODES[error.status], error.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """A call at one of its stages. `time` is in seconds since the epoch; `status` is that of the stage's end.
+    """A call at one of its stages. `time` is in seconds since the epoch; `status` is that at the stage's end.
 
     `last` is whether nothing follows; `operation` names the long-running operation or the job behind it.
     """
@@ -100,12 +99,11 @@ class AuditEvent:
 
 
 def encode_line(event: AuditEvent) -> bytes:
-    """The line, with its end."""
+    """The line includes its newline."""
     return orjson.dumps(to_log_entry(event)) + b"\n"
 
 
 def to_log_entry(event: AuditEvent) -> dict[str, Any]:
-    """The event as a LogEntry in JSON."""
     call, project = event.call, parse_project(event.call.resource)
     entry: dict[str, Any] = {
         "timestamp": _format_timestamp(event.time),
@@ -183,7 +181,7 @@ def _limit_request(request: Mapping[str, Any]) -> Any:
 
 
 def _redact_secrets(value: Any, key: str = "", depth: int = 0) -> Any:
-    """The value without rows of data, without what its name calls a secret, and not too deep to write."""
+    """Remove rows of data and the values of fields with secret names; cut off what is nested too deeply."""
     if depth > _MAX_DEPTH:
         return _TOO_DEEP
     if key in _BULK_FIELDS or (key and _SECRET_NAME.search(key) and not isinstance(value, bool | None)):

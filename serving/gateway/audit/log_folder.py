@@ -1,6 +1,6 @@
 """The audit log's files: one per day, `YYYY-MM-DD.jsonl`, in a folder that only its owner may read.
 
-Lines are only ever added. Several processes may: each addition is whole, under a lock on the file.
+Lines are only appended. Several processes may append: each addition is whole, under a lock on the file.
 All calls block.
 """
 
@@ -19,7 +19,7 @@ _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class AuditLogFolder:
-    """Where lines are added. `retention_days` says how many past days are kept, 0 all."""
+    """`retention_days` is how many past days are kept, 0 all."""
 
     def __init__(self, path: Path, retention_days: int = 0) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class AuditLogFolder:
     def append(self, lines: Iterable[bytes], day: datetime.date) -> None:
         """Add whole lines to a day's file; when this returns they are on disk.
 
-        Raises OSError, and then none is there.
+        Raises OSError, and then none of them is in the file.
         """
         descriptor = self._open_day(day)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -40,7 +40,6 @@ class AuditLogFolder:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file of the day."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._day = -1, None
@@ -58,7 +57,6 @@ class AuditLogFolder:
         return self._descriptor
 
     def _remove_older(self, oldest: datetime.date) -> None:
-        """Remove the files of the days before this one."""
         for path in list_log_files(self._path):
             if parse_day(path) < oldest:
                 # What cannot be removed now is tried again tomorrow.
@@ -67,7 +65,6 @@ class AuditLogFolder:
 
 
 def audit_log_path(state_dir: Path) -> Path:
-    """Where the audit log of a state folder is."""
     return state_dir / "audit"
 
 
@@ -80,7 +77,7 @@ def list_log_files(path: Path) -> list[Path]:
 
 
 def parse_day(file: Path) -> datetime.date:
-    """The day that a file is of; one that is no date is as old as can be."""
+    """Return the day of a file, the earliest date there is for a name that is no date."""
     try:
         return datetime.date.fromisoformat(file.stem)
     except ValueError:

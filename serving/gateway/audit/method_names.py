@@ -1,9 +1,9 @@
-"""What methods are called in the audit log: the names of the gRPC methods behind the REST API.
+"""Names of methods in the audit log: those of the gRPC methods behind the REST API.
 
-The rule: `google.cloud.ml.v1.SERVICE.VERB + NOUN`, as the real service logs it. A method's id says both: its
+The rule: `google.cloud.ml.v1.SERVICE.VERB + NOUN`, as the real service logs it. A method's id has both: its
 last part is the verb, the part before it the noun in the plural (`projects.models.create` is
-`ModelService.CreateModel`, `...list` is `ModelService.ListModels`). Where the method is from another
-API, or is our own, the prefix says so.
+`ModelService.CreateModel`, `...list` is `ModelService.ListModels`). Methods of other APIs, and our own, have
+another prefix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _VERBS: Mapping[str, str] = {"patch": "update"}
 
 @lru_cache
 def to_audit_method(method: str) -> str:
-    """The full name of a method, by its id: `projects.models.create`, `pilotlight.tokens.revoke`."""
+    """Convert a method's id (`projects.models.create`, `pilotlight.tokens.revoke`) to its full name."""
     *path, verb = method.split(".")
     if path[0] in _OTHERS:
         return method
@@ -63,22 +63,22 @@ def to_audit_method(method: str) -> str:
 
 
 def format_log_name(project: str, log: str) -> str:
-    """The name of a log of a project; what belongs to no project is the server's, `projects/-`."""
+    """The name of a project's log; what belongs to no project is in the server's, `projects/-`."""
     return f"projects/{project or '-'}/logs/cloudaudit.googleapis.com%2F{log}"
 
 
 def parse_project(resource: str) -> str:
-    """The project of a resource's full name, "" for what belongs to none."""
+    """Return the project in a resource's full name, "" if there is none."""
     found = re.match(r"projects/([^/:]+)", resource)
     return found[1] if found else ""
 
 
 def _own_method(path: list[str], verb: str) -> str:
-    """`pilotlight.nodes` and `pilotlight.tokens.create`, in the same layout."""
+    """Name `pilotlight.nodes` and `pilotlight.tokens.create` in the same layout."""
     if not path:
         return f"pilotlight.v1.ServerService.{_capitalize_first(verb)}"
-    noun = path[-1]
-    return f"pilotlight.v1.{_capitalize_first(_to_singular(noun))}Service.{_capitalize_first(verb)}{_capitalize_first(_to_singular(noun))}"
+    noun = _capitalize_first(_to_singular(path[-1]))
+    return f"pilotlight.v1.{noun}Service.{_capitalize_first(verb)}{noun}"
 
 
 def _to_singular(noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Finds entries again in the files of an audit log."""
+"""Finds entries in the files of an audit log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AuditEntry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """What is looked for; "" and None stand for anything.
+    """Conditions on entries; "" and None match anything.
 
     `principal` is an e-mail address or a principal, `method` a part of a method's name, `resource` a resource
-    or what it is below (`projects/p`, `models/flowers`), `kind` a log, `since` the earliest time.
+    or an ancestor of it (`projects/p`, `models/flowers`), `kind` a log, `since` the earliest time.
     """
 
     principal: str = ""
@@ -28,7 +28,6 @@ class AuditQuery:
     since: datetime.datetime | None = None
 
     def matches(self, entry: AuditEntry) -> bool:
-        """Whether the entry is one of those."""
         payload = entry["protoPayload"]
         return (
             (not self.principal or self.principal in payload["authenticationInfo"].values())
@@ -51,7 +50,7 @@ def follow_lines(folder: Path, since: datetime.datetime | None = None) -> Iterat
 
 
 def _read_new_lines(file: Path, read: dict[str, int]) -> Iterator[bytes]:
-    """The whole lines after those that were read; `read` has how many bytes those are, by file."""
+    """The complete lines after those already read; `read` has the number of bytes read, by file."""
     with file.open("rb") as stream:
         stream.seek(read.get(file.name, 0))
         while (line := stream.readline()).endswith(b"\n"):

@@ -1,7 +1,7 @@
-"""The catalog: what models, versions, jobs and operations exist, and the rules by which they change.
+"""The catalog: which models, versions, jobs and operations exist, and the rules by which they change.
 
-A rule is a pure function from a draft of the state and a request to an answer. It raises a ServingError
-and nothing has happened, or returns and its changes are committed together.
+A rule is a pure function from a draft of the state and a request to a response. If it raises a ServingError,
+nothing has changed; if it returns, its changes are committed together.
 Source: sections 1.1, 2 and 7 of the AI Platform contract.
 """
 
@@ -32,10 +32,10 @@ _LOCK_TIMEOUT, _RETRY_DELAY = 10.0, 2.0
 
 
 class Catalog:
-    """The one owner of the state. Reads are free; changes go through one rule at a time.
+    """The only owner of the state. Reads are free; changes are made by one rule at a time.
 
-    `published` is called on the event loop with every change, after it is on disk; the first one brings all
-    that was there. `committed` is called after that, for the others.
+    `on_publish` is called on the event loop with every change, after it is on disk; the first one brings all
+    that was loaded. `on_commit` is called after that, for the others.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Catalog:
         self.state = CatalogState()
 
     async def open(self) -> None:
-        """Load what was committed before."""
+        """Load the committed state."""
         self.state = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.load)
         self._on_publish(Commit.from_state(self.state))
 
@@ -71,7 +71,7 @@ class Catalog:
     async def change_with_retry(
         self, rule: Callable[Concatenate[StateDraft, ChangeStamp, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As `change`, but tried again for as long as the changes cannot be written."""
+        """Retries `change` while the state file cannot be written."""
         while True:
             try:
                 return await self.change(rule, *args, **kwargs)
@@ -110,7 +110,7 @@ class Catalog:
             self._write_lock.release()
 
     def close(self) -> None:
-        """Finish what is being written and release the store."""
+        """Finish what is being written and close the store."""
         self._writer.submit(self._store.close)
         self._writer.shutdown()
 

@@ -1,4 +1,4 @@
-"""What a request must fulfil, each check with the sentence that says what is wrong and what to do."""
+"""Checks of requests; each error says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def check_quota(setting: str, limit: int, current: int, what: str) -> None:
-    """A project that has `there` of something may have one more, if `most` allows; 0: any number."""
+    """A project that has `current` of `what` may have one more, if `limit` allows it; 0: any number."""
     if limit and current >= limit:
         raise ResourceExhausted(
             f"The project has {current} {what} already (setting {setting} = {limit}). Delete some."
@@ -57,7 +57,7 @@ def check_quota(setting: str, limit: int, current: int, what: str) -> None:
 
 
 def check_version(version: Version, name: VersionName) -> None:
-    """A version to be created: everything that can be said without looking at its files."""
+    """Check a version to be created, as far as that needs no look at its files."""
     if version.container is not None:
         _check_container(version, version.container, name)
     elif not version.deployment_uri and not version.prediction_class:
@@ -130,7 +130,7 @@ def _check_container(version: Version, container: ContainerSpec, name: VersionNa
 
 
 def check_scaling(version: Version) -> None:
-    """Bounds that can be kept."""
+    """Check that the bounds are consistent."""
     if version.auto_scaling is not None and version.manual_scaling is not None:
         raise field_error(
             InvalidArgument, "version.manual_scaling", "Give either autoScaling or manualScaling, not both."
@@ -144,7 +144,6 @@ def check_scaling(version: Version) -> None:
 
 
 def check_labels(labels: dict[str, str]) -> None:
-    """Labels as the API allows them."""
     if len(labels) > 64:
         raise field_error(InvalidArgument, "labels", "At most 64 labels can be given.")
     for key, value in labels.items():
@@ -158,7 +157,6 @@ def check_labels(labels: dict[str, str]) -> None:
 
 
 def check_request_logging(config: RequestLoggingConfig | None) -> None:
-    """A request log that can be written."""
     if config is None:
         return
     if not 0 <= config.sampling_percentage <= 1:
@@ -200,7 +198,7 @@ def etags_match(given: str, current: str) -> bool:
 
 
 def _decode_etag(etag: str) -> bytes | None:
-    """The bytes of an etag in either alphabet, padded or not; None for what is no base64."""
+    """Decode an etag in either alphabet, padded or not; None for what is no base64."""
     text = etag.rstrip("=").translate(_URL_SAFE)
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -209,7 +207,7 @@ def _decode_etag(etag: str) -> bytes | None:
 
 
 def check_etag(given: str, current: str) -> None:
-    """Refuse a change of something that somebody else changed meanwhile."""
+    """Reject a change of something that somebody else has changed meanwhile."""
     if given and not etags_match(given, current):
         raise Aborted(
             "The etag does not match: somebody changed the resource since it was read. Read it again."
@@ -217,7 +215,7 @@ def check_etag(given: str, current: str) -> None:
 
 
 def check_not_busy(record: VersionRecord, verb: str) -> None:
-    """Refuse to touch a version that an operation works on."""
+    """Reject changes of a version that an operation works on."""
     state = record.version.state
     if state in (VersionState.CREATING, VersionState.DELETING):
         raise field_error(
@@ -228,7 +226,7 @@ def check_not_busy(record: VersionRecord, verb: str) -> None:
 
 
 def check_can_be_default(record: VersionRecord) -> str:
-    """The id of a version, if it may be the default one."""
+    """Return the id of a version that may be the default one. Raises FailedPrecondition."""
     if record.version.state is not VersionState.READY:
         raise field_error(
             FailedPrecondition,
@@ -239,7 +237,6 @@ def check_can_be_default(record: VersionRecord) -> str:
 
 
 def update_mask_error(path: str, allowed: Iterable[str]) -> ServingError:
-    """The error for a path of an update mask that cannot be updated."""
     return field_error(
         InvalidArgument, "update_mask", f"{path!r} cannot be updated; what can: {', '.join(allowed)}."
     )

@@ -1,4 +1,4 @@
-"""What a job must fulfil: everything that can be said without looking at its files."""
+"""Checks of new jobs that need no look at their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_INT64 = (1 << 63) - 1
 
 
 def check_prediction_input(given: PredictionInput) -> None:
-    """What is read, with which model, and where results go."""
+    """Check what is read, with which model, and where results go. Raises InvalidArgument."""
     sources = [name for name in ("model_name", "version_name", "uri") if getattr(given, name)]
     if len(sources) != 1:
         raise _input_error(
@@ -48,7 +48,7 @@ def check_prediction_input(given: PredictionInput) -> None:
 
 
 def check_batch_options(given: BatchOptions) -> None:
-    """Our own additions."""
+    """Check the options that are our own additions. Raises InvalidArgument."""
     if len(set(given.keys)) < len(given.keys) or not all(given.keys):
         raise _option_error("keys", "Name each field that passes the model by once.")
     if given.max_errors and not is_error_limit(given.max_errors):
@@ -69,7 +69,7 @@ def is_runner_name(name: str) -> bool:
 
 
 def is_error_limit(text: str) -> bool:
-    """Whether this is a number of records, or a share of them."""
+    """Whether this is a number of records, or a fraction of them."""
     if _WHOLE_NUMBER.fullmatch(text):
         return True
     if not _FRACTION.fullmatch(text):
@@ -89,7 +89,8 @@ def _check_formats(given: PredictionInput) -> None:
     if given.output_data_format not in ("", UNSPECIFIED_FORMAT, "TEXT", *OUTPUT_FORMATS):
         raise _input_error(
             "output_data_format",
-            f"Results cannot be written as {given.output_data_format!r}, but as {_join_names(OUTPUT_FORMATS)}.",
+            f"Results cannot be written as {given.output_data_format!r}, but as "
+            f"{_join_names(OUTPUT_FORMATS)}.",
         )
 
 

@@ -1,8 +1,7 @@
 """Rules for jobs. Each works on a draft of the state; see the package.
 
-A job ends in one step as long as nothing of it can be lying about: while it is queued. Later it is first
-marked, by the state CANCELLING or by its record's `failure`, then its process is stopped and what that has
-left is removed, and `conclude` ends it.
+A queued job ends at once; a started one is marked (by the state CANCELLING or by its record's `failure`), its
+process stopped and cleaned up, then `finish_job` ends it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class SentJobFields(NamedTuple):
 
 
 def job_name(project: str, job: str) -> str:
-    """The full name of a job; the API itself uses it in paths only."""
+    """Format the full name of a job; the API itself uses it in paths only."""
     return f"projects/{project}/jobs/{job}"
 
 
@@ -102,7 +101,7 @@ def create_job(
 
 
 def get_job(state: CatalogState | StateDraft, name: str) -> JobRecord:
-    """The job, or NotFound."""
+    """Raises NotFound."""
     if name not in state.jobs:
         raise NotFound(f'Field: name Error: The job "{name}" was not found.', field="name")
     return state.jobs[name]
@@ -114,14 +113,17 @@ def list_jobs(state: CatalogState, project: str) -> Sequence[tuple[int, str]]:
 
 
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
-    """The job as answers carry it, what was sent as it was sent; `position` is its place in the queue."""
+    """Render a job for responses, with the fields that were sent as they were sent.
+
+    `position` is its position in the queue.
+    """
     job = msgspec.structs.replace(record.job, job_position=format_count(position))
     built = {**resource_to_json(job), "predictionInput": record.given}
     return built | ({"batchOptions": record.options} if record.options else {})
 
 
 def queue_positions(state: CatalogState) -> dict[str, int]:
-    """The places of those that are queued, by name, from 1."""
+    """The positions of the queued jobs, by name, from 1."""
     queued = [record for record in list_unfinished_jobs(state) if record.job.state is JobState.QUEUED]
     return {record.name: place for place, record in enumerate(queued, 1)}
 
@@ -132,12 +134,12 @@ def list_unfinished_jobs(state: CatalogState | StateDraft) -> list[JobRecord]:
 
 
 def is_ending(record: JobRecord) -> bool:
-    """Whether the job is to end as soon as nothing is left of its work."""
+    """Whether the job ends as soon as its process is stopped and cleaned up."""
     return not record.has_ended and (bool(record.failure) or record.job.state is JobState.CANCELLING)
 
 
 def find_target_version(state: CatalogState | StateDraft, record: JobRecord) -> VersionRecord | None:
-    """The version that the job works with, if it still is there."""
+    """Return the version that the job predicts with, None if it is gone."""
     version = state.versions.get(record.target) if record.target else None
     if version is None or version.uid != record.target_uid:
         return None
@@ -147,7 +149,7 @@ def find_target_version(state: CatalogState | StateDraft, record: JobRecord) -> 
 def update_job(
     draft: StateDraft, stamp: ChangeStamp, name: str, given: Job, mask: Sequence[str]
 ) -> JobRecord:
-    """Change what the mask names: labels."""
+    """Change the fields in the mask: labels."""
     record = get_job(draft, name)
     check_etag(given.etag, record.job.etag)
     for path in mask:
@@ -159,7 +161,7 @@ def update_job(
 
 
 def cancel_job(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
-    """End a job that is queued; have one that has begun ended. One that is ending already goes on so."""
+    """Cancel a queued job at once; mark a started one as CANCELLING, unless it is ending already."""
     record = get_job(draft, name)
     if record.has_ended:
         raise field_error(FailedPrecondition, "name", f"The job has ended already: it is {record.job.state}.")
@@ -171,7 +173,7 @@ def cancel_job(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
 
 
 def mark_failing(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) -> JobRecord:
-    """Fail a job that is queued; have one that has begun ended, to fail."""
+    """Fail a queued job at once; mark a started one, to fail once it is cleaned up."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
         return record
@@ -184,7 +186,7 @@ def mark_failing(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) 
 
 
 def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
-    """Begin the next attempt, unless nobody wants it any more."""
+    """Begin the next attempt, unless the job is ending."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
         return record
@@ -200,7 +202,7 @@ def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord
 def record_progress(
     draft: StateDraft, _: ChangeStamp, name: str, *, predictions: int, errors: int, running: bool
 ) -> JobRecord:
-    """Note how far an attempt is; `running` once it has begun to predict."""
+    """Record the counts of an attempt; `running` once it has begun to predict."""
     record = with_counts(get_job(draft, name), predictions, errors)
     if running and record.job.state is JobState.PREPARING:
         record = _with_job(record, state=JobState.RUNNING)
@@ -208,7 +210,7 @@ def record_progress(
 
 
 def record_lost_attempt(draft: StateDraft, _: ChangeStamp, name: str, reason: str, most: int) -> JobRecord:
-    """Note that an attempt came to nothing; with the `most`-th one, the job is to fail."""
+    """Record that an attempt was lost; with the `most`-th one, the job is marked failing."""
     record = get_job(draft, name)
     record = msgspec.structs.replace(record, lost=record.lost + 1)
     if record.lost >= most and not is_ending(record):
@@ -220,7 +222,7 @@ def record_lost_attempt(draft: StateDraft, _: ChangeStamp, name: str, reason: st
 def mark_succeeded(
     draft: StateDraft, stamp: ChangeStamp, name: str, *, predictions: int, errors: int, worker_seconds: float
 ) -> JobRecord:
-    """The results are there, whatever was asked for meanwhile."""
+    """The results are complete: the job succeeds even if it was to be cancelled meanwhile."""
     record = with_counts(get_job(draft, name), predictions, errors)
     output = msgspec.structs.replace(
         record.job.prediction_output or PredictionOutput(), node_hours=worker_seconds / 3600
@@ -231,7 +233,7 @@ def mark_succeeded(
 def mark_failed(
     draft: StateDraft, stamp: ChangeStamp, name: str, message: str, *, predictions: int, errors: int
 ) -> JobRecord:
-    """The process said that no attempt would do; it has left nothing."""
+    """Fail a job whose process reported a permanent error; it has left nothing behind."""
     record = with_counts(get_job(draft, name), predictions, errors)
     if is_ending(record):
         return _finish_record(draft, stamp, record, "")
@@ -239,7 +241,7 @@ def mark_failed(
 
 
 def finish_job(draft: StateDraft, stamp: ChangeStamp, name: str, note: str) -> JobRecord:
-    """End a job that is ending; `note` says what should be known besides."""
+    """End a job that is ending; `note` is added to its message."""
     return _finish_record(draft, stamp, get_job(draft, name), note)
 
 
@@ -257,12 +259,11 @@ def _end_job(
 
 
 def format_count(number: int) -> str:
-    """A number as the wire has it; 0 goes without saying."""
+    """Format a number as JSON has it: as text, "" for 0."""
     return str(number) if number else ""
 
 
 def with_counts(record: JobRecord, predictions: int, errors: int) -> JobRecord:
-    """The job with other counts of records."""
     output = msgspec.structs.replace(
         record.job.prediction_output or PredictionOutput(),
         prediction_count=format_count(predictions),
@@ -282,7 +283,7 @@ def _put_if_changed(draft: StateDraft, record: JobRecord) -> JobRecord:
 
 
 def _resolve_job_version(draft: StateDraft, given: PredictionInput) -> VersionRecord | None:
-    """The version that a job is to work with; None if it brings a model of its own."""
+    """Return the version that a job predicts with, None if it brings a model of its own."""
     if given.uri:
         return None
     field = "model_name" if given.model_name else "version_name"

@@ -1,4 +1,4 @@
-"""Finding resources, and showing them as answers carry them."""
+"""Finds resources, and renders them for responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.resources import Model, Version, VersionState
 
 
 def get_model(state: CatalogState | StateDraft, name: ModelName) -> ModelRecord:
-    """The model, or NotFound that says how to make it."""
+    """Raises NotFound with a hint how to create it."""
     if name not in state.models:
         raise NotFound(
             f'Field: name Error: The model resource: "{name}" was not found. Please create the model first, '
@@ -25,7 +25,7 @@ def get_model(state: CatalogState | StateDraft, name: ModelName) -> ModelRecord:
 
 
 def get_version(state: CatalogState | StateDraft, name: VersionName) -> VersionRecord:
-    """The version, or NotFound for it or its model."""
+    """Raises NotFound for the version or its model."""
     if name not in state.versions:
         get_model(state, name.parent)
         raise NotFound(f'Field: name Error: The version resource: "{name}" was not found.', field="name")
@@ -33,7 +33,7 @@ def get_version(state: CatalogState | StateDraft, name: VersionName) -> VersionR
 
 
 def resolve_version(state: CatalogState | StateDraft, target: ModelName | VersionName) -> VersionRecord:
-    """The version that answers predictions for this name."""
+    """Return the version that answers predictions for this name. Raises NotFound or FailedPrecondition."""
     if isinstance(target, VersionName):
         record = get_version(state, target)
     else:
@@ -53,12 +53,12 @@ def resolve_version(state: CatalogState | StateDraft, target: ModelName | Versio
 
 
 def resolve_address(state: CatalogState, asked: ModelAddress) -> VersionRecord:
-    """The version that answers what another protocol calls so; see `serving.protocols.addresses`."""
+    """Return the version that a name of another protocol means; see `serving.protocols.addresses`."""
     return resolve_version(state, address_to_name(state, asked))
 
 
 def address_to_name(state: CatalogState, asked: ModelAddress) -> ModelName | VersionName:
-    """What another protocol calls so: a model, or a version that is there. Raises NotFound for others."""
+    """Convert a name of another protocol to ours: a model, or an existing version. Raises NotFound."""
     model = asked.model
     if model not in state.models:
         raise unknown_model_error(asked)
@@ -78,7 +78,7 @@ def render_model(
     record: ModelRecord,
     with_fresh_usage: Callable[[VersionRecord], VersionRecord] = lambda record: record,
 ) -> Model:
-    """The model as answers carry it, with its default version, on which `fresh` puts what is not kept."""
+    """Render a model with its default version, to which `with_fresh_usage` adds what is not stored."""
     if not record.default:
         return record.model
     default = state.versions[VersionName(record.name.project, record.name.model, record.default)]
@@ -88,7 +88,6 @@ def render_model(
 
 
 def render_version(state: CatalogState | StateDraft, record: VersionRecord) -> Version:
-    """The version as answers carry it."""
     model = state.models.get(record.name.parent)
     is_default = model is not None and model.default == record.name.version
     return msgspec.structs.replace(record.version, is_default=is_default)

@@ -46,14 +46,14 @@ def create_model(
 
 
 def list_model_names(state: CatalogState, project: str) -> Sequence[ModelName]:
-    """The models of a project, in their order."""
+    """The models of a project, in order."""
     return state.model_order.list_children(check_project(project))
 
 
 def update_model(
     draft: StateDraft, stamp: ChangeStamp, name: ModelName, given: Model, mask: Sequence[str]
 ) -> Operation:
-    """Change what the mask names: description, labels, defaultVersion.name."""
+    """Change the fields in the mask: description, labels, defaultVersion.name."""
     record = get_model(draft, name)
     check_etag(given.etag, record.model.etag)
     model, default = record.model, record.default

@@ -1,4 +1,4 @@
-"""Rules for operations: how they begin, what they tell, how they end."""
+"""Rules for operations: how they begin, report and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
 
 
 def get_operation(state: CatalogState | StateDraft, name: str) -> OperationRecord:
-    """The operation, or NotFound."""
+    """Raises NotFound."""
     if name not in state.operations:
         raise NotFound(f'Field: name Error: The operation "{name}" was not found.', field="name")
     return state.operations[name]
@@ -35,7 +35,7 @@ def list_operations(state: CatalogState, project: str) -> Sequence[tuple[int, st
 
 
 def cancel_operation(draft: StateDraft, stamp: ChangeStamp, name: str) -> OperationRecord:
-    """Note that somebody wants the operation to end; a finished one stays as it is."""
+    """Request that the operation ends; a finished one stays as it is."""
     record = get_operation(draft, name)
     if not record.operation.done:
         metadata = msgspec.structs.replace(record.operation.metadata, is_cancellation_requested=True)
@@ -45,13 +45,12 @@ def cancel_operation(draft: StateDraft, stamp: ChangeStamp, name: str) -> Operat
 
 
 def list_unfinished_operations(state: CatalogState) -> list[OperationRecord]:
-    """The operations that a restarted server has to take up again, in the order of their creation."""
+    """The operations that a restarted server has to resume, in the order of their creation."""
     left = [record for record in state.operations.values() if not record.operation.done]
     return sorted(left, key=lambda record: operation_sort_key(record.name), reverse=True)
 
 
 def enter_phase(draft: StateDraft, stamp: ChangeStamp, operation: str, phase: str) -> Operation:
-    """Tell in the operation what is being done now."""
     record = get_operation(draft, operation)
     metadata = record.operation.metadata
     metadata = msgspec.structs.replace(
@@ -64,7 +63,6 @@ def enter_phase(draft: StateDraft, stamp: ChangeStamp, operation: str, phase: st
 def begin_operation(
     draft: StateDraft, stamp: ChangeStamp, target: VersionName, kind: str, version: Version
 ) -> Operation:
-    """Begin an operation on a version."""
     record = _new_operation(draft, stamp, target, kind, msgspec.structs.replace(version, state=None))
     draft.put(record)
     return record.operation
@@ -77,7 +75,7 @@ def add_finished_operation(
     kind: str,
     response: tuple[str, dict[str, Any]] | None,
 ) -> Operation:
-    """An operation that is done as soon as it is asked for."""
+    """Add an operation that is done as soon as it is requested."""
     return finish_operation(draft, stamp, _new_operation(draft, stamp, target, kind, None), response)
 
 
@@ -88,7 +86,7 @@ def finish_operation(
     response: tuple[str, dict[str, Any]] | None,
     error: RpcStatus | None = None,
 ) -> Operation:
-    """Note that an operation is done, with a response or an error."""
+    """Finish an operation with a response or an error."""
     kind, body = response or ("", {})
     typed = {"@type": _TYPE_PREFIX + kind if kind else "type.googleapis.com/google.protobuf.Empty", **body}
     metadata = msgspec.structs.replace(
@@ -102,7 +100,7 @@ def finish_operation(
 
 
 def get_version_operation(draft: StateDraft, operation: str) -> tuple[OperationRecord, VersionRecord]:
-    """An operation on a version, with that version."""
+    """Return an operation on a version, with that version."""
     record = get_operation(draft, operation)
     if record.target is None:
         raise InvalidArgument(f"{operation} does not work on a version.")
@@ -110,7 +108,6 @@ def get_version_operation(draft: StateDraft, operation: str) -> tuple[OperationR
 
 
 def with_metadata(record: OperationRecord, metadata: OperationMetadata) -> Operation:
-    """The operation with other metadata."""
     return msgspec.structs.replace(record.operation, metadata=metadata)
 
 

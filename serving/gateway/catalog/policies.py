@@ -22,7 +22,7 @@ _OWNER_ROLES = {"models": MODEL_OWNER, "jobs": JOB_OWNER, "operations": OPERATIO
 
 
 def get_policy(state: CatalogState | StateDraft, resource: str) -> Policy:
-    """The policy of a resource, an empty one if none was set. Raises NotFound for no such resource."""
+    """Return the policy of a resource, an empty one if none was set. Raises NotFound for no such resource."""
     _check_resource_exists(state, resource)
     record = state.policies.get(resource)
     return record.policy if record else Policy(etag=_UNSET_ETAG)
@@ -52,7 +52,7 @@ def set_policy(
 
 
 def update_owner_policies(draft: StateDraft, stamp: ChangeStamp, before: CatalogState) -> None:
-    """Give what a change has made to its maker, and drop the policies of what it has removed."""
+    """Make the creator of each new resource its owner; drop policies of deleted resources."""
     principal = stamp.cause.principal if stamp.cause else ""
     for (table, name), record in list(draft.changes.items()):
         if record is None:

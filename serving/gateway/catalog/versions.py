@@ -64,7 +64,7 @@ def create_version(
 ) -> Operation:
     """Add a version in state CREATING, and the operation that deploys it.
 
-    The project must have less than `most`, of all its models; 0: any number.
+    The project must have less than `most`, over all its models; 0: any number.
     """
     get_model(draft, parent)
     name = VersionName(parent.project, parent.model, check_id(version.name, "version.name"))
@@ -98,7 +98,7 @@ def create_version(
 def finish_create(
     draft: StateDraft, stamp: ChangeStamp, operation: str, deployed: DeploymentInfo, warnings: tuple[str, ...]
 ) -> Operation:
-    """The version is READY; the first one of a model becomes its default."""
+    """Make the version READY; the first one of a model becomes its default."""
     record, version = get_version_operation(draft, operation)
     # Code of a user has none but what its owner said.
     of_user = version.version.prediction_class or version.version.container is not None
@@ -119,7 +119,6 @@ def finish_create(
 
 
 def with_usage(record: VersionRecord, use: VersionUsage) -> VersionRecord:
-    """The version with what its use has shown."""
     deployed = record.deployed and msgspec.structs.replace(
         record.deployed, memory=use.memory, start_seconds=use.start_seconds
     )
@@ -130,7 +129,7 @@ def with_usage(record: VersionRecord, use: VersionUsage) -> VersionRecord:
 def record_usage(
     draft: StateDraft, _: ChangeStamp, uses: Mapping[VersionName, tuple[str, VersionUsage]]
 ) -> None:
-    """Write down what the use of versions, given with their uids, has shown."""
+    """Store the usage of versions, which are given with their uids."""
     for name, (uid, use) in uses.items():
         record = draft.versions.get(name)
         if record is not None and record.uid == uid:
@@ -146,7 +145,7 @@ def record_start_failure(draft: StateDraft, _: ChangeStamp, name: VersionName, u
 
 
 def record_schema(draft: StateDraft, _: ChangeStamp, name: VersionName, uid: str, schema: str) -> None:
-    """Write down what a READY version takes and answers, as a node of it tells."""
+    """Store the schema of a READY version, as one of its nodes reports it."""
     record = draft.versions.get(name)
     if record is not None and record.uid == uid and record.deployed is not None:
         deployed = msgspec.structs.replace(record.deployed, schema=schema)
@@ -154,7 +153,7 @@ def record_schema(draft: StateDraft, _: ChangeStamp, name: VersionName, uid: str
 
 
 def fail_create(draft: StateDraft, stamp: ChangeStamp, operation: str, error: ServingError) -> Operation:
-    """The version is FAILED and says why."""
+    """Make the version FAILED, with the error."""
     known = get_operation(draft, operation).operation
     if known.done:
         return known  # cancelled while its success was being written
@@ -173,7 +172,7 @@ def fail_create(draft: StateDraft, stamp: ChangeStamp, operation: str, error: Se
 
 
 def list_version_names(state: CatalogState, parent: ModelName) -> Sequence[VersionName]:
-    """The versions of a model, in their order."""
+    """The versions of a model, in order."""
     get_model(state, parent)
     return state.version_order.list_children(parent)
 
@@ -181,7 +180,7 @@ def list_version_names(state: CatalogState, parent: ModelName) -> Sequence[Versi
 def update_version(
     draft: StateDraft, stamp: ChangeStamp, name: VersionName, given: Version, mask: Sequence[str]
 ) -> Operation:
-    """Change what the mask names."""
+    """Change the fields in the mask."""
     record = get_version(draft, name)
     check_not_busy(record, "updated")
     check_etag(given.etag, record.version.etag)
@@ -196,7 +195,7 @@ def update_version(
 
 
 def set_default(draft: StateDraft, stamp: ChangeStamp, name: VersionName) -> Version:
-    """Make this the version that predictions addressed to the model get."""
+    """Make this the version that answers predictions addressed to the model."""
     record = get_version(draft, name)
     model = get_model(draft, name.parent)
     fresh = msgspec.structs.replace(model.model, etag=stamp.etag)
@@ -224,7 +223,7 @@ def delete_version(draft: StateDraft, stamp: ChangeStamp, name: VersionName) -> 
 
 
 def finish_delete(draft: StateDraft, stamp: ChangeStamp, operation: str) -> Operation:
-    """The version's nodes and files are gone; now it is too."""
+    """Remove the version, once its nodes and files are gone."""
     record, version = get_version_operation(draft, operation)
     draft.delete(version)
     return finish_operation(draft, stamp, record, None)
@@ -244,7 +243,7 @@ _UPDATABLE_PATHS = (
 
 
 def _apply_mask_path(version: Version, given: Version, path: str) -> Version:
-    """The version with one path of an update mask taken from what was given."""
+    """Take the field of one path of an update mask from `given`."""
     outer, _, inner = to_camel_case(path).partition(".")
     if outer == "requestLoggingConfig":
         inner = ""  # its parts make no sense alone

@@ -1,4 +1,4 @@
-"""How far an attempt is, how fast, and when it will be through."""
+"""Progress of an attempt: counts, rate, and the time left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RATE_WINDOW_SECONDS = 10.0
 
 
 class AttemptProgress:
-    """Built from what the process says; `now` is in seconds on any clock that does not jump."""
+    """Computed from reports of the process; `now` is in seconds on any monotonic clock."""
 
     def __init__(self) -> None:
         self.phase: JobPhase | None = None
@@ -20,7 +20,6 @@ class AttemptProgress:
         self._samples: deque[tuple[float, JobCounts]] = deque()
 
     def add_counts(self, counts: JobCounts, now: float) -> None:
-        """Take note of new counts."""
         self.counts = counts
         self._samples.append((now, counts))
         while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_WINDOW_SECONDS:
@@ -28,12 +27,11 @@ class AttemptProgress:
 
     @property
     def has_counts(self) -> bool:
-        """Whether anything was heard."""
         return bool(self._samples)
 
     @property
     def records_per_second(self) -> float | None:
-        """Predicted or refused; None while it is not known."""
+        """Counts predicted and rejected records; None while it is not known."""
         return self._average_rate(lambda counts: counts.predictions + counts.errors)
 
     @property

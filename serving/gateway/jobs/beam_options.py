@@ -1,4 +1,4 @@
-"""What a job may ask of Beam."""
+"""Options of Beam that jobs may set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CAPACITY_OPTIONS = (
 
 
 def require_beam() -> None:
-    """Raise FailedPrecondition where no job can run: the extra that brings Beam is not installed."""
+    """Raise FailedPrecondition where the extra that brings Beam is not installed."""
     if importlib.util.find_spec("apache_beam") is None:
         raise FailedPrecondition(
             "Batch predictions need Apache Beam, which this server does not have. On its machine: "
@@ -43,9 +43,9 @@ def require_beam() -> None:
 
 
 def check_beam_options(given: BatchOptions, runner: str) -> None:
-    """A job asks for capacity and chooses between the server's `runner` and the one on this machine.
+    """Check that a job sets only its capacity, and chooses between the server's `runner` and the local one.
 
-    All else that Beam can be told starts programs, fetches code or names files, addresses and accounts.
+    All other options of Beam start programs, fetch code or name files, addresses and accounts.
     """
     if given.runner not in ("", EMBEDDED, runner):
         choice = EMBEDDED if runner == EMBEDDED else f"{EMBEDDED} or {runner}"
@@ -64,9 +64,10 @@ def check_beam_options(given: BatchOptions, runner: str) -> None:
             takes_value = not separator
         else:
             # Names to the letter: Beam and job servers know more spellings than can be told here.
+            allowed = ", ".join(f"--{option}" for option in _CAPACITY_OPTIONS)
             raise field_error(
                 InvalidArgument,
                 "batch_options.pipeline_options",
-                f"A job cannot set {name!r}, only {', '.join(f'--{name}' for name in _CAPACITY_OPTIONS)}. All other "
+                f"A job cannot set {name!r}, only {allowed}. All other "
                 "options are the server's (setting batch_options).",
             )

@@ -1,6 +1,6 @@
-"""The log of a job: what its processes write to stderr, and a few words of the server's own.
+"""The log of a job: the stderr of its processes, and notes of the server's own.
 
-All calls are blocking, and take a few milliseconds at most.
+All calls block for a few milliseconds at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class JobLog:
         self._file = file
 
     def open(self) -> BinaryIO:
-        """For a process to write to; makes the folder."""
+        """Open the file for a process; creates the folder."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         return self._file.open("ab")
 
@@ -40,7 +40,7 @@ class JobLog:
             return 0
 
     def read_text(self) -> str:
-        """The log, or the end of one that has outgrown its limit far; "" while there is none."""
+        """Return the log, or the end of one that is far over its limit; "" while there is none."""
         try:
             with self._file.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - 2 * _MAX_BYTES))
@@ -49,7 +49,7 @@ class JobLog:
             return ""
 
     def read_tail(self, lines: int, *, since: int = 0) -> list[str]:
-        """The last lines, of those that begin at byte `since` or later; none while there is no log."""
+        """Return the last lines of those that begin at byte `since` or later; none while there is no log."""
         try:
             with self._file.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
@@ -64,7 +64,7 @@ class JobLog:
         return (found[1:] if start > since and len(found) > 1 else found)[-lines:]
 
     def trim(self) -> None:
-        """Cut off the beginning of a log that is too long; what is written meanwhile may be lost."""
+        """Cut off the beginning of a log that is too long; lines written meanwhile may be lost."""
         size = self.size()
         if size <= _MAX_BYTES:
             return

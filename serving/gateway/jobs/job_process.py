@@ -1,4 +1,4 @@
-"""One process of a job, from its start to its end: what it is told, what it says, how it ends."""
+"""Starts one process of a job, reads its reports, waits for its exit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIFELINE_PLACEHOLDER = "FD"
 
 
 class LostProcess(NamedTuple):
-    """A process that ended before it had said how the job ends."""
+    """The process ended before it reported a result."""
 
     reason: str
 
@@ -41,8 +41,10 @@ ReportHandler = Callable[[JobReport], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class JobProcessLauncher:
-    """How processes are started. `silence` is how long one may say nothing, `grace` how long it may take to
-    end when it should; both are in seconds. `threads` read its log.
+    """Starts processes of jobs.
+
+    `silence_seconds` is how long one may report nothing, `grace_seconds` how long it may take to end when it
+    is stopped. `threads` read its log.
     """
 
     command: Sequence[str]
@@ -54,7 +56,7 @@ class JobProcessLauncher:
     async def run(
         self, request: JobRequest, log: JobLog, hear: ReportHandler, stop: asyncio.Event
     ) -> AttemptResult:
-        """Run a process until it has said how the job ends, or has ended, or `stop` is set.
+        """Run a process until it has reported a result, or has ended, or `stop` is set.
 
         When this returns or raises, the process and all it has started are gone. Raises OSError if it cannot
         be started, and what `hear` raises.
@@ -76,7 +78,7 @@ class JobProcessLauncher:
     async def _read_reports(
         self, child: ChildProcess, reader: asyncio.StreamReader, hear: ReportHandler
     ) -> AttemptResult | None:
-        """What the process says of the end; None if it has ended without."""
+        """Return the result that the process reports; None if it has ended without one."""
         while True:
             try:
                 async with asyncio.timeout(self.silence_seconds):
@@ -139,9 +141,9 @@ class JobProcessLauncher:
             os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
 
     def _spawn_child(self, request: JobRequest, log: JobLog, lifeline: int) -> tuple[ChildProcess, int]:
-        """The process, and the reading end of its output. Blocks for a few milliseconds.
+        """Start the process; returns it and the reading end of its output. Blocks for a few milliseconds.
 
-        On the event loop, as `autoscaler.processes.spawn_child` says.
+        Called on the event loop, for the reason in `autoscaler.processes.spawn_child`.
         """
         reading, writing = os.pipe()
         try:
@@ -171,7 +173,7 @@ class JobProcessLauncher:
 
 
 def _parse_report(line: bytes) -> JobReport:
-    """What a line says; nothing, if it comes from somebody else."""
+    """Parse a line of output; a line that is no report becomes an empty one."""
     try:
         return msgspec.json.decode(line, type=JobReport)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Runs jobs: so many at a time, each until it has ended, over lost processes and restarts of the server."""
+"""Runs queued jobs, at most `jobs` at a time; retries lost processes; resumes after a restart."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _CLEANUP_SILENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class JobTiming:
-    """Seconds: how long a process may be silent, and may take to end; how long to wait after the first lost
-    attempt, the second and so on; how often counts are written down; and when to try again what failed for a
-    reason of the server's own.
+    """In seconds: how long a process may be silent, and how long it may take to end; the delays after the
+    first lost attempt, the second and so on; how often counts are stored; and the delay before the server
+    retries what failed for a reason of its own.
     """
 
     silence_seconds: float = 60.0
@@ -61,7 +61,7 @@ class JobTiming:
 
 @dataclass(slots=True)
 class _ActiveJob:
-    """A job that is worked on. `stop` is set when its process is to end; `holds` if it holds a place."""
+    """A job that is worked on. `stop` is set when its process is to end; `holds` if it takes up a slot."""
 
     holds_slot: bool
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,10 +71,10 @@ class _ActiveJob:
 
 
 class JobQueue:
-    """The queue, and a task of the application's supervisor for each job that is worked on.
+    """Runs queued jobs, at most `jobs` at a time; retries lost processes; resumes after a restart.
 
-    `environment` is that of the server's process, of which jobs get what `scrubbed` leaves. Raises
-    InvalidArgument for settings that cannot be.
+    Each job that is worked on has a task of the application's supervisor. `environment` is that of the
+    server's process, of which jobs get what `sanitized` leaves. Raises InvalidArgument for invalid settings.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class JobQueue:
     # ---- the queue
 
     def remove_stale_files(self, state: CatalogState) -> None:
-        """Delete the files of jobs that are not at work, up to their logs (a kill may have left some)."""
+        """Delete the files, but not the logs, of jobs that are not worked on (a kill may have left some)."""
         if not self._folder.is_dir():
             return
         ended = {record.uid: record.has_ended for record in state.jobs.values()}
@@ -123,13 +123,13 @@ class JobQueue:
                 self._remove_work_files(folder.name)
 
     def resume(self) -> None:
-        """Begin with whatever there is to do; what a stop or a kill has interrupted comes first."""
+        """Start work; what a stop or a kill has interrupted comes first."""
         self._accepting = True
         self.fail_orphaned_jobs(self._catalog.state)
         self.start_due_jobs()
 
     def start_due_jobs(self) -> None:
-        """Begin with those whose turn it is. What is only to be ended needs no place."""
+        """Start the jobs that are next. Those that only have to be ended need no slot."""
         if not self._accepting:
             return
         places = self._max_running - sum(running.holds_slot for running in self._active_jobs.values())
@@ -146,7 +146,7 @@ class JobQueue:
             )
 
     async def check_settings(self, job: Job) -> None:
-        """Raises InvalidArgument or FailedPrecondition for what the settings do not let a job have."""
+        """Raises InvalidArgument or FailedPrecondition for what the settings do not allow a job."""
         require_beam()
         check_beam_options(job.batch_options or BatchOptions(), self._defaults.runner)
         if job.prediction_input is not None:
@@ -160,7 +160,7 @@ class JobQueue:
         return record
 
     def fail_orphaned_jobs(self, state: CatalogState) -> None:
-        """Take note of a new state: a job whose version is gone is to fail."""
+        """Mark jobs failing whose version is gone in the new state."""
         if not self._accepting:
             return
         for record in rules.list_unfinished_jobs(state):
@@ -170,7 +170,7 @@ class JobQueue:
             self._supervisor.start_task("job", self._fail_for_deleted_version(record), title=record.name)
 
     async def suspend(self) -> None:
-        """End all processes without a word; `resume` begins anew at the next start."""
+        """Stop all processes without a change of state; `resume` starts again at the next start."""
         self._accepting = False
         tasks = [running.task for running in self._active_jobs.values() if running.task is not None]
         for task in tasks:
@@ -178,18 +178,16 @@ class JobQueue:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_working_on(self, name: str) -> bool:
-        """Whether a job is not over yet for those who run it, whatever its state."""
+        """Whether work on a job is not over yet, whatever its state."""
         return name in self._active_jobs
 
     async def remove_logs(self, uids: Iterable[str]) -> None:
-        """Remove the logs of jobs that are forgotten."""
         for uid in uids:
             await self._threads.run(shutil.rmtree, self._folder / uid, ignore_errors=True)
 
     # ---- how far jobs are
 
     def with_current_counts(self, record: JobRecord) -> JobRecord:
-        """The job with its counts as they are now."""
         running = self._active_jobs.get(record.name)
         if running is None or record.has_ended or not running.progress.has_counts:
             return record
@@ -197,7 +195,7 @@ class JobQueue:
         return rules.with_counts(record, counts.predictions, counts.errors)
 
     def find_progress(self, record: JobRecord) -> AttemptProgress:
-        """What is known only as long as a job is at work."""
+        """The progress is known only while a job is worked on."""
         running = self._active_jobs.get(record.name)
         return AttemptProgress() if running is None or record.has_ended else running.progress
 
@@ -238,7 +236,6 @@ class JobQueue:
             self.start_due_jobs()
 
     async def _advance_job(self, record: JobRecord, running: _ActiveJob) -> None:
-        """Bring a job nearer to its end."""
         if rules.is_ending(record):
             note = await self._clean_up(record)
             await self._catalog.change(rules.finish_job, record.name, note)
@@ -253,7 +250,7 @@ class JobQueue:
         await self._record_attempt_result(record, running, await self._run_attempt(record, running))
 
     async def _wait_before_retry(self, record: JobRecord, running: _ActiveJob) -> None:
-        """Wait after a lost attempt, unless the job is to end."""
+        """Wait after a lost attempt, unless the job is ending."""
         if record.lost:
             pauses = self._timing.retry_delays
             try:
@@ -291,7 +288,6 @@ class JobQueue:
     async def _record_attempt_result(
         self, record: JobRecord, running: _ActiveJob, ending: AttemptResult
     ) -> None:
-        """Write down how an attempt has ended."""
         # What an attempt has done is not to be done again for want of a line about it.
         change, name = self._catalog.change_with_retry, record.name
         match ending:
@@ -322,7 +318,6 @@ class JobQueue:
         await self._save_progress(record, running)
 
     async def _save_progress(self, record: JobRecord, running: _ActiveJob) -> None:
-        """Write down how far an attempt is."""
         counts = running.progress.counts
         try:
             await self._threads.run(self.job_log(record).trim)
@@ -338,7 +333,7 @@ class JobQueue:
             logger.exception("the progress of %s cannot be written down", record.name)
 
     async def _clean_up(self, record: JobRecord) -> str:
-        """Remove what the job's attempts have left; returns what to tell its owner if that was not all."""
+        """Remove what the job's attempts have left behind; returns a note for its owner if some remains."""
         version = rules.find_target_version(self._catalog.state, record)
         request = build_run_request(record, version, self._folder / record.uid, self._defaults, clean=True)
         reason = ""
@@ -364,7 +359,7 @@ class JobQueue:
             check_local_uri(folders, "prediction_input.output_path", path)
 
     def _remove_work_files(self, uid: str) -> None:
-        """Leave of a job's local files only its log. Blocks."""
+        """Remove all local files of a job but its log. Blocks."""
         JobLog(self._folder / uid / "log").trim()
         for entry in (self._folder / uid).glob("*"):
             if entry.name == "log":
@@ -375,5 +370,4 @@ class JobQueue:
                 entry.unlink(missing_ok=True)
 
 
-async def _ignore_report(_: JobReport) -> None:
-    """Removing has nothing to tell."""
+async def _ignore_report(_: JobReport) -> None: ...

@@ -55,12 +55,12 @@ class JobLogLine:
 
     @property
     def insert_id(self) -> str:
-        """What tells it from others of the same time; it grows with its place."""
+        """An id among the lines of the same time; it grows with `number`."""
         return f"{self.number:08d}"
 
     @property
     def timestamp(self) -> str:
-        """Its time as RFC 3339 has it."""
+        """In RFC 3339."""
         seconds, micros = divmod(self.time, 1_000_000)
         moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
         return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
@@ -71,14 +71,14 @@ LineMatcher = Callable[[JobLogLine], bool]
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """What a filter says: the job whose log it is about, and which of its lines are meant."""
+    """A filter: the job whose log it is about, and conditions on its lines."""
 
     job: str
     part: FilterExpression
 
     @classmethod
     def from_text(cls, text: str) -> LogFilter:
-        """Raises InvalidArgument for a filter that cannot be read, or that is not of one job."""
+        """Raises InvalidArgument for a filter that cannot be parsed, or that is not of one job."""
         if len(text) > _LONGEST:
             raise _invalid_filter(f"It has {len(text)} characters, and may have {_LONGEST}.")
         part = parse_expression(text)
@@ -91,12 +91,12 @@ class LogFilter:
         return cls(jobs.pop(), part)
 
     def build_matcher(self, fixed: Mapping[str, str]) -> LineMatcher:
-        """The test of lines, of entries that all have the `fixed` fields."""
+        """Build the test of lines of entries that all have the `fixed` fields."""
         return compile_expression(self.part, lambda asked: _compile_comparison(asked, fixed))
 
 
 def _iter_conjuncts(part: FilterExpression) -> Iterator[Comparison]:
-    """Comparisons that hold for all that the part matches."""
+    """Comparisons that hold for everything that the part matches."""
     match part:
         case Comparison():
             yield part
@@ -134,7 +134,7 @@ def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> LineMatc
 
 
 def _parse_nanoseconds(text: str) -> int:
-    """A time in a filter, since the epoch. Raises InvalidArgument."""
+    """Parse a time in a filter to nanoseconds since the epoch. Raises InvalidArgument."""
     found = _TIME.fullmatch(text)
     day, clock, fraction, zone = ("", "", "", "") if found is None else found.groups()
     zone = "+00:00" if zone in (None, "Z", "z") else zone

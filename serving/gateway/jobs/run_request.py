@@ -1,4 +1,4 @@
-"""What a job's process is asked for."""
+"""Builds the request that a job's process is started with."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ _DEFAULT_WORKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """What holds for every job of a server.
-
-    Its runner and that one's options, folders, interpreters, and how predictions are written.
-    """
+    """Settings of the server that apply to every job."""
 
     runner: str
     options: tuple[str, ...]
@@ -39,7 +36,7 @@ class JobDefaults:
 
     @classmethod
     def from_config(cls, config: ServeConfig) -> JobDefaults:
-        """Those of the settings. Raises InvalidArgument."""
+        """Raises InvalidArgument."""
         if not is_runner_name(config.batch_runner):
             raise InvalidArgument(
                 f"batch_runner {config.batch_runner!r} is no Beam runner; name it like FnApiRunner or "
@@ -70,7 +67,7 @@ def build_run_request(
     *,
     clean: bool = False,
 ) -> JobRequest:
-    """An attempt at a job, or with `clean` the removal of what attempts have left."""
+    """Build the request of an attempt or, with `clean`, of the removal of what attempts have left behind."""
     given = record.job.prediction_input or PredictionInput()
     options = record.job.batch_options or BatchOptions()
     runner = options.runner or defaults.runner

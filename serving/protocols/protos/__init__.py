@@ -1,7 +1,7 @@
-"""The messages of other people's protocols, by name, for who speaks them in protobuf.
+"""The protobuf messages of other people's protocols, by name.
 
 They live in a descriptor pool of their own: nothing collides with `tensorflow_serving`, `tritonclient`
-or TensorFlow in the same process. `protos.binpb` is made of the .proto files beside it by `make protos`.
+or TensorFlow in the same process. `make protos` compiles `protos.binpb` from the .proto files beside it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError
 
 
 def serialize_examples(given: Any) -> list[bytes]:
-    """The examples of a tensorflow.serving.Input, which is parsed, as bytes; none if it has none.
+    """Serialize the examples of a parsed tensorflow.serving.Input.
 
-    The features of a context hold for every example that has none of that name: of the entries of a map that
+    The features of a context apply to every example that has none of that name: of the entries of a map that
     have one key, the last counts, so that they can be put in front.
     """
     kind = given.WhichOneof("kind")
@@ -43,7 +43,7 @@ MessageDecodeError: type[Exception] = (
 
 @cache
 def load_descriptor_pool() -> Any:
-    """The descriptor pool with all files, among them those of Any and of the wrapped numbers."""
+    """The pool has all files, among them those of Any and of the wrapped numbers."""
     found = descriptor_pool.DescriptorPool()
     for known in (any_pb2, wrappers_pb2):
         found.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
@@ -54,8 +54,8 @@ def load_descriptor_pool() -> Any:
 
 @cache
 def load_message_class(name: str) -> Any:
-    """The class of a message by its full name, such as `tensorflow.serving.PredictRequest`.
+    """Return the class of a message by its full name, such as `tensorflow.serving.PredictRequest`.
 
-    Raises KeyError for a name that none has.
+    Raises KeyError.
     """
     return message_factory.GetMessageClass(load_descriptor_pool().FindMessageTypeByName(name))

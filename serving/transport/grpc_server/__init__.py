@@ -1,8 +1,8 @@
-"""gRPC beside HTTP: the services of TensorFlow Serving and the Open Inference Protocol, health, reflection.
+"""The gRPC server: the services of TensorFlow Serving and the Open Inference Protocol, health, reflection.
 
-The one package that imports grpc, and it is imported only where gRPC is switched on (setting `grpc_port`).
-It knows neither gateway nor node: predictions go to the `Handler` that answers those over HTTP, and questions
-about models to the same application.
+The only package that imports grpc, and it is imported only where gRPC is switched on (setting `grpc_port`).
+It knows neither gateway nor node: predictions go to the `PredictionHandler` that answers those over HTTP,
+metadata calls to a `MetadataHandler` of the same application.
 """
 
 from serving.config import set_grpc_environment

@@ -1,4 +1,4 @@
-"""A prediction over gRPC: to who answers it, it is what an exchange is over HTTP."""
+"""A call over gRPC; to its handler it is what a request is over HTTP."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _HTTP_ONLY_HEADERS = frozenset({b"content-type", GRPC_STATUS, b"www-authenticate
 
 
 class GrpcRequestHead(RequestHead):
-    """What a call says before its message, and which model that is for.
+    """The metadata of a call, and the model that its message names.
 
-    Its deadline is told as `X-Request-Timeout`. `asked` raises InvalidArgument where the message cannot be
-    read, names no model, or never came.
+    Its deadline becomes `X-Request-Timeout`. `prediction_path` raises InvalidArgument where the message
+    cannot be parsed, names no model, or never came.
     """
 
     __slots__ = ("_body", "_rpc")
@@ -54,14 +54,13 @@ class GrpcRequestHead(RequestHead):
 
     @property
     def prediction_path(self) -> PredictionPath:
-        """The prediction that it asks for."""
         spec = self.read_model_spec()
         return PredictionPath(
             self._rpc.dialect, self._rpc.verb, spec.model, version=spec.version, label=spec.label
         )
 
     def read_model_spec(self) -> ModelSpec:
-        """The model that it is about. Raises InvalidArgument as `asked` does."""
+        """Raises InvalidArgument as `prediction_path` does."""
         spec = parse_model_spec(self._rpc.request, self._body)
         if not spec.model:
             raise InvalidArgument(f"The call has no {self._rpc.request} that names a model.")
@@ -69,14 +68,14 @@ class GrpcRequestHead(RequestHead):
 
 
 class GrpcCall:
-    """One call whose message is there, and its answer; see `serving.transport.request.PredictionRequest`.
+    """A call whose message has arrived, and its reply; see `serving.transport.request.PredictionRequest`.
 
-    `body` is empty where no message came; `peer` is gRPC's name of who asks.
+    `body` is empty where no message came; `peer` is gRPC's name of the client.
     """
 
     __slots__ = (
-        "_deadline", "_reply", "_scope", "body", "head", "is_past_deadline", "on_disconnect", "peer", "response_complete",
-        "rpc", "state",
+        "_deadline", "_reply", "_scope", "body", "head", "is_past_deadline", "on_disconnect", "peer",
+        "response_complete", "rpc", "state",
     )  # fmt: skip
 
     def __init__(self, rpc: RpcMethod, context: Any, body: bytes) -> None:
@@ -95,14 +94,14 @@ class GrpcCall:
 
     @property
     def scope(self) -> Scope:
-        """Its head as ASGI has it."""
+        """The head as an ASGI scope."""
         scope = self._scope
         if scope is None:
             scope = self._scope = build_scope(self.head, parse_peer(self.peer))
         return scope
 
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Take the whole answer; does nothing if there is one, or if the client is gone."""
+        """Take the whole reply; does nothing if there is one, or if the client has disconnected."""
         if self.response_complete:
             return
         self._clear_references()
@@ -110,12 +109,11 @@ class GrpcCall:
             self._reply.set_result(Reply(status, body, headers))
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
-        """Answer with an error."""
         status, body, own = render_error(error, self.rpc.dialect)
         self.respond(status, body, (*own, *headers))
 
     def disconnect(self) -> None:
-        """The client is gone, or its deadline is past: nobody is there to be answered."""
+        """Nobody waits for a reply any more: the client has disconnected, or its deadline has passed."""
         if self.response_complete:
             return
         self.is_past_deadline = asyncio.get_running_loop().time() >= self._deadline - _CLOCK_TOLERANCE
@@ -125,20 +123,19 @@ class GrpcCall:
             on_gone()
 
     def _clear_references(self) -> None:
-        """Refer to nothing that refers to the call."""
+        """Drop references to objects that refer to the call."""
         self.response_complete = True
         self.body = b""
         self.on_disconnect = self.state = None
 
     async def wait_for_reply(self) -> Reply:
-        """The answer, once it is there."""
         return await self._reply
 
 
 async def finish_call(context: Any, reply: Reply) -> bytes:
-    """The message that answers a call; what is no answer ends it with a status instead.
+    """Return the message of a reply; an error ends the call with a status instead.
 
-    What HTTP has as headers follows as trailing metadata.
+    HTTP headers are sent as trailing metadata.
     """
     trailing = tuple(
         (name.decode(), value.decode("latin-1"))
@@ -155,12 +152,12 @@ async def finish_call(context: Any, reply: Reply) -> bytes:
 
 
 def truncate_message(message: str) -> str:
-    """A message of an error, as much of it as clients take."""
+    """Truncate an error message to what clients accept."""
     return message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 4]} ..."
 
 
 def _earlier_timeout(remaining: float, given: bytes | None) -> bytes:
-    """The seconds until the deadline, or those that the client asks for in words if these are fewer."""
+    """Return the seconds until the deadline, or those of the client's header if they are fewer."""
     seconds = max(remaining, _MIN_SECONDS)
     try:
         return b"%f" % (seconds if given is None else min(seconds, float(given)))
@@ -169,7 +166,6 @@ def _earlier_timeout(remaining: float, given: bytes | None) -> bytes:
 
 
 def headers_from_metadata(context: Any) -> Headers:
-    """The metadata of a call, as HTTP has headers."""
     return [
         (key.encode(), value.encode() if isinstance(value, str) else value)
         for key, value in context.invocation_metadata() or ()
@@ -177,14 +173,13 @@ def headers_from_metadata(context: Any) -> Headers:
 
 
 def parse_peer(peer: str) -> tuple[str, int] | None:
-    """The address in what gRPC calls a peer: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
+    """Parse gRPC's name of a client: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     return (host.strip("[]"), int(port)) if kind.startswith("ipv") and port.isdigit() else None
 
 
 def build_scope(head: RequestHead, client: tuple[str, int] | None) -> Scope:
-    """A head as ASGI has it."""
     return {
         "type": "http",
         "http_version": head.version,
@@ -203,7 +198,7 @@ MessageReader = Callable[[Any], Awaitable[bytes | None]]
 
 
 def with_error_replies(answer: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T | bytes]]:
-    """A handler that answers calls by their context, and with the errors which that raises."""
+    """Make a handler of calls that replies with the ServingErrors which `answer` raises."""
 
     async def handle_call(_: Any, context: Any) -> T | bytes:
         try:

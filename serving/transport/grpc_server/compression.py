@@ -1,4 +1,4 @@
-"""Messages that clients compress: gRPC itself would decompress as many at a time as come."""
+"""Decompresses messages: gRPC itself would decompress any number of them at the same time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Decompressor:
         self._lock = asyncio.Lock()
 
     async def decompress(self, message: bytes) -> bytes:
-        """What a message is without its compression.
+        """Return a message without its compression.
 
         Nothing is awaited after that, so a caller can count its bytes before the next one is decompressed.
         Raises BodyTooLarge, InvalidArgument.
@@ -54,7 +54,6 @@ class Decompressor:
         return body
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

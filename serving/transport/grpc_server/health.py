@@ -1,7 +1,7 @@
 """`grpc.health.v1`: whether the server takes calls, for all of its services and for each.
 
-The implementation that comes with grpcio-health-checking forgets all who watch a service once one of them
-leaves, so this is one of our own.
+The implementation in grpcio-health-checking forgets all watchers of a service once one of them leaves, so
+this is one of our own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_NAME_SHOWN = 100
 
 
 class HealthService:
-    """The state of a server, which is that of all its `services`; `read` reads the messages of calls."""
+    """The status of a server, which is that of all its `services`; `read` reads the messages of calls."""
 
     def __init__(self, services: Sequence[str], read: MessageReader) -> None:
         self._services = {"", *services}
@@ -33,17 +33,16 @@ class HealthService:
         self._serving = self._stopped = False
 
     def set_serving(self) -> None:
-        """Calls are taken from now on; who watches is told."""
+        """Calls are taken from now on; notifies watchers."""
         self._serving = True
         self._notify_watchers()
 
     def set_stopped(self) -> None:
-        """Calls are taken no longer; who watches is told, and that nothing will follow."""
+        """Calls are taken no longer; notifies watchers, and ends their streams."""
         self._serving, self._stopped = False, True
         self._notify_watchers()
 
     def build_handler(self) -> Any:
-        """The service, for a server."""
         methods = {
             "Check": grpc.stream_unary_rpc_method_handler(with_error_replies(self._answer_check)),
             "Watch": grpc.stream_stream_rpc_method_handler(with_error_replies(self._answer_watch)),

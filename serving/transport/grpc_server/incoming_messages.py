@@ -1,7 +1,8 @@
-"""Messages on their way: they must come in time, and not too many long ones at once.
+"""Bounds the time and number of messages being received.
 
-gRPC does not tell how much of a message is there. But it takes no more than a window of one that is not being
-read, and short ones are there at once: so whatever has been arriving for long is taken for as long as may be.
+gRPC does not tell how much of a message has arrived. But it takes no more than a window of one that is not
+being read, and short ones arrive at once: so a message that has been arriving for long counts as one of the
+greatest size allowed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _CHECK_INTERVAL = _SLOW_AFTER = 1.0
 
 
 class IncomingMessage(Protocol):
-    """A call whose message is on its way."""
+    """A message that is being received."""
 
     def interrupt(self, error: ServingError) -> None:
-        """It is waited for no longer."""
+        """Stop waiting for it; the call fails with the error."""
 
 
 class IncomingMessages:
-    """All that are on their way, the longest first. There is no timer while there are none."""
+    """All messages being received, the oldest first. No timer runs while there are none."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
         self._seconds = settings.body_timeout
@@ -36,20 +37,19 @@ class IncomingMessages:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, call: IncomingMessage) -> None:
-        """A message begins."""
         self._started[call] = self._clock()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._on_timer)
 
     def remove(self, call: IncomingMessage) -> None:
-        """It is there, or will never be."""
+        """The message has arrived, or never will."""
         self._started.pop(call, None)
 
     def __len__(self) -> int:
         return len(self._started)
 
     def enforce_limits(self, now: float) -> None:
-        """End what takes too long, and what has taken longest if there is too much."""
+        """Interrupt those that take too long, and the oldest if there are too many slow ones."""
         long = [call for call, since in self._started.items() if now - since >= _SLOW_AFTER]
         for place, call in enumerate(long):
             if now - self._started[call] >= self._seconds:

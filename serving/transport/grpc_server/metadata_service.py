@@ -1,4 +1,4 @@
-"""What is told of models and of the server, as messages."""
+"""Answers calls about models and the server."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ from serving.transport.grpc_server.rpc_methods import INFERENCE_SERVICE, RpcMeth
 
 
 class ModelInfo(Protocol):
-    """What is known of the server, and of the model or the version that a question is about."""
+    """Information about the server, and about the model or version that a call names."""
 
     def is_up(self) -> bool:
-        """Whether the server is there to answer predictions."""
+        """Whether the server answers predictions."""
 
-    def server_metadata(self) -> Mapping[str, Any]:
-        """What the server is."""
+    def server_metadata(self) -> Mapping[str, Any]: ...
 
     def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
-        """What its versions have done, those of all models if it is about none. Raises NotFound."""
+        """Statistics of the model's versions, of all models if the call names none. Raises NotFound."""
 
     def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
-        """The versions of all models."""
+        """The versions of all models, with the models' names."""
 
     def is_ready(self) -> bool:
-        """Whether predictions of it are answered. Raises NotFound."""
+        """Whether predictions are answered. Raises NotFound."""
 
     def version_statuses(self) -> Sequence[VersionStatus]:
-        """How it stands with its versions. Raises NotFound."""
+        """Raises NotFound."""
 
     async def resolve_schema(self) -> tuple[str, ModelSchema]:
         """The id and the schema of the version that answers. Raises NotFound or FailedPrecondition."""
 
 
 async def answer_metadata_call(rpc: RpcMethod, body: bytes, model: str, about: ModelInfo) -> bytes:
-    """The answer to a question that names a model as `model`, "" where it is about the server.
+    """Encode the response to a call about `model`, which is "" where the call is about the server.
 
-    Raises what `About` does, and InvalidArgument for a question that cannot be answered.
+    Raises what `ModelInfo` does, and InvalidArgument for a request that cannot be answered.
     """
     if rpc.service == INFERENCE_SERVICE:
         return _serialize_response(rpc, await _answer_inference(rpc, body, model, about))

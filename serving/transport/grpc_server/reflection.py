@@ -1,7 +1,7 @@
-"""Reflection: what grpcurl and its like ask a server for, its services and their messages.
+"""Reflection: lists the services of a server and their messages for grpcurl and similar tools.
 
-Version 1 and the alpha version that came before it are the same but for their name; newer tools ask for the
-first, older ones for the second.
+Version 1 and the alpha version before it differ in their name only; newer tools ask for the first, older
+ones for the second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_REQUEST_BYTES = 4096
 
 
 class ReflectionService:
-    """Tells of the `services` of a server; `read` reads the messages of calls."""
+    """Describes the `services` of a server; `read` reads the messages of calls."""
 
     def __init__(self, services: Sequence[str], read: MessageReader) -> None:
         found = load_descriptor_pool()
@@ -38,7 +38,6 @@ class ReflectionService:
         self._stopped = False
 
     def build_handlers(self) -> list[Any]:
-        """The services, for a server."""
         method = grpc.stream_stream_rpc_method_handler(with_error_replies(self._answer_stream))
         return [
             grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})
@@ -46,7 +45,7 @@ class ReflectionService:
         ]
 
     def end_streams(self) -> None:
-        """End all streams: nobody knows whether another question will come."""
+        """End all streams: nobody knows whether another request will come."""
         self._stopped = True
         for stream in self._streams:
             stream.cancel()

@@ -1,4 +1,4 @@
-"""The methods that are served, by their paths."""
+"""The methods that are served, by path."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SERVICES = (PREDICTION_SERVICE, MODEL_SERVICE, INFERENCE_SERVICE)
 
 
 class RpcMethod(NamedTuple):
-    """A method: of a service, by its name there, with the full names of what is sent and answered.
+    """A method of a service, with the full names of its request and response messages.
 
-    `verb` is that of a prediction; "" for a question about models or about the server.
+    `verb` is that of a prediction; "" for a call about models or about the server.
     """
 
     service: str
@@ -28,12 +28,11 @@ class RpcMethod(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it is called."""
         return f"/{self.service}/{self.name}"
 
     @property
     def has_model_name(self) -> bool:
-        """Whether what is sent names a model."""
+        """Whether the request has a field that names a model."""
         return not self.name.startswith(("Server", "RepositoryIndex"))
 
 

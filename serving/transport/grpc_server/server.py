@@ -1,4 +1,4 @@
-"""The server: methods, limits, and its life."""
+"""The gRPC server: its methods, limits, start and stop."""
 
 from __future__ import annotations
 
@@ -49,18 +49,17 @@ RpcHandler = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
 
 
 class MetadataHandler(Protocol):
-    """Answers questions about models and the server."""
+    """Answers calls about models and the server."""
 
-    async def __call__(self, call: GrpcCall) -> Reply:
-        """The answer to one."""
+    async def __call__(self, call: GrpcCall) -> Reply: ...
 
 
 class GrpcServer:
-    """A server, made inside the event loop that it runs on.
+    """A gRPC server, made inside the event loop that it runs on.
 
-    `predictions` answers these, and `tell` all else. `max_connections_per_port` may be open at a time; `get_version_operation` is
-    how many calls are, and `refused` how many connections and calls were refused, by the reason.
-    Until it is `ready` its health is that it does not serve yet.
+    `most_connections` may be open at a time; `active_calls` is the number of calls being answered,
+    `rejections` how many connections and calls were rejected, by reason. Until `mark_ready`, its health is
+    NOT_SERVING.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class GrpcServer:
         )
 
     def bind(self, host: str, port: int) -> str:
-        """Take a port, 0 for any free one; returns the address. Raises Unavailable if it cannot be had."""
+        """Bind to a port, 0 for any free one; returns the address. Raises Unavailable."""
         host = f"[{host}]" if ":" in host else host
         address = f"{host}:{port}"
         try:
@@ -112,7 +111,7 @@ class GrpcServer:
         return f"{host}:{taken}"
 
     async def start(self, on_death: Callable[[str], None] = logger.critical) -> None:
-        """Take calls. `on_death` is told if gRPC stops doing that although nobody has asked it to."""
+        """Take calls. `on_death` is called with the reason if gRPC stops taking them unasked."""
         before = asyncio.all_tasks()
         await self._server.start()
         for task in asyncio.all_tasks() - before:
@@ -126,11 +125,10 @@ class GrpcServer:
             on_death(f"gRPC takes no more calls: {error or 'its loop was cancelled or returned'}")
 
     def mark_ready(self) -> None:
-        """Predictions are answered from now on."""
         self._health.set_serving()
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls; returns when those under way are over, after `grace` seconds at the latest."""
+        """Take no more calls; returns when all are answered, after `grace` seconds at the latest."""
         self._stopping = True
         self._health.set_stopped()
         self._reflection.end_streams()
@@ -139,8 +137,6 @@ class GrpcServer:
         self._decompressor.close()
 
     def _build_handler(self, rpc: RpcMethod) -> RpcHandler:
-        """What answers the calls of a method."""
-
         async def handle_call(_: Any, context: Any) -> bytes:
             self.active_calls += 1
             try:
@@ -157,7 +153,7 @@ class GrpcServer:
         return handle_call
 
     async def _answer_call(self, rpc: RpcMethod, context: Any) -> Reply:
-        """The answer to a call, of which nothing is left in memory then. Raises what it is refused with."""
+        """Answer a call; nothing of it is left in memory afterwards. Raises ServingError."""
         call = GrpcCall(rpc, context, await self._read_message(context) or b"")
         reply = await (self._answer_prediction(call) if rpc.verb else self._answer_metadata(call))
         if (task := asyncio.current_task()) is not None:
@@ -165,7 +161,7 @@ class GrpcServer:
         return reply
 
     async def _read_message(self, context: Any) -> bytes | None:
-        """The next message of a call, None if there is none. Raises what it is refused with."""
+        """Read the next message of a call, None if there is none. Raises ServingError."""
         reading = _MessageRead()
         self._incoming.add(reading)
         try:
@@ -202,14 +198,13 @@ class GrpcServer:
 
 
 class _MessageRead:
-    """A message that is being read and decompressed, in the task that made it."""
+    """A message that is being read and decompressed, in the task that creates this."""
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
         self.error: ServingError | None = None
 
     def interrupt(self, error: ServingError) -> None:
-        """It is waited for no longer."""
         if self._task is not None:
             self.error = error
             self._task.cancel()
@@ -221,9 +216,9 @@ def _is_server_log(record: logging.LogRecord) -> bool:
 
 
 class _CrossOriginHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
-    """Knows every method, of whatever service, for calls of web pages that are not allowed to make them.
+    """Handles every method, of any service, for calls of web pages that are not allowed to make them.
 
-    No page reaches gRPC but by HTTP/2, so over TLS: a name of another's would not fit the certificate.
+    Pages reach gRPC only by HTTP/2, so over TLS: the certificate would not fit another host's name.
     """
 
     def __init__(self, policy: CrossOriginPolicy, refused: Counter[str]) -> None:
@@ -231,7 +226,7 @@ class _CrossOriginHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # it h
         self._refused = refused
 
     def service(self, handler_call_details: Any) -> Any:
-        """What refuses a call; None if it is not refused."""
+        """Return a handler that rejects the call; None if it is allowed."""
         told = dict(handler_call_details.invocation_metadata or ())
         origin, site = (told.get(name) for name in ("origin", "sec-fetch-site"))
         error = self._policy.find_violation(None, _encode_header(origin), _encode_header(site))
@@ -250,10 +245,10 @@ def _encode_header(value: str | None) -> bytes | None:
 
 
 class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
-    """The methods by path.
+    """The handlers of methods by path.
 
-    Requests are read like streams, of which the first message is taken: so a call can be refused while its
-    message is on its way, and one that never sends any does not wait for ever.
+    Requests are read like streams, of which the first message is taken: so a call can be rejected while its
+    message is arriving, and one that never sends any does not wait for ever.
     """
 
     def __init__(self, serve: Callable[[RpcMethod], RpcHandler]) -> None:
@@ -263,7 +258,6 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has n
         self._unknown = grpc.stream_unary_rpc_method_handler(_refuse_unknown_method)
 
     def service(self, handler_call_details: Any) -> Any:
-        """What answers a call."""
         return self._handlers.get(handler_call_details.method, self._unknown)
 
 
@@ -273,7 +267,7 @@ async def _refuse_unknown_method(_: Any, context: Any) -> bytes:
 
 
 def _server_options(settings: ServerSettings, most_connections: int) -> list[tuple[str, int]]:
-    """What gRPC is told of our limits; times are in milliseconds."""
+    """Options of gRPC; times are in milliseconds."""
     return [
         ("grpc.so_reuseport", 0),  # a port that is taken is told of
         ("grpc.max_receive_message_length", _READ_TO_REFUSE * settings.max_body_bytes),

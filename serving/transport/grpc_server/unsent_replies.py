@@ -1,8 +1,8 @@
-"""Answers that wait until clients read them: there may not be too many bytes of them, nor for too long.
+"""Bounds the bytes and age of replies that clients have not read.
 
-gRPC keeps an answer whole until all of it has gone into the connection's socket; so long the task of its call
-lasts. It tells nobody how far it is, and lets nobody end a call whose answer is on its way. But the socket
-may be shut down: to gRPC it is as if the client had left, and it frees all that was for it.
+gRPC keeps a whole reply until all of it is written to the connection's socket; the task of the call lasts
+until then. It does not report how much is written, and no call can be ended while its reply is being sent.
+But the socket may be shut down: to gRPC it is as if the client had left, and it frees everything of the call.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _UnsentReply(NamedTuple):
 
 
 class UnsentReplies:
-    """All that wait, the oldest first. There is no timer while there are none.
+    """All unsent replies, the oldest first. No timer runs while there are none.
 
-    `close` ends the connections of clients.
+    `close` closes the connections of clients.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class UnsentReplies:
         self.bytes = 0
 
     def add(self, call: asyncio.Task[object], client: str, size: int) -> None:
-        """The answer to a call is given to gRPC; it waits until the call's task is done."""
+        """Count a reply that was handed to gRPC until the call's task is done."""
         self._replies[call] = _UnsentReply(client, size, self._clock())
         self.bytes += size
         call.add_done_callback(self._forget_call)
@@ -70,7 +70,7 @@ class UnsentReplies:
             self._evict_oldest()
 
     def enforce_timeouts(self, now: float) -> None:
-        """Close the connections of clients that take too long for an answer."""
+        """Close the connections of clients that take too long to read a reply."""
         late = {
             one.client for one in self._replies.values() if now - one.since >= self._allowed_seconds(one.size)
         }
@@ -85,7 +85,7 @@ class UnsentReplies:
         )
 
     def _evict_oldest(self) -> None:
-        """Close connections, those of the oldest answers first, until the others are within the limit."""
+        """Close connections, those of the oldest replies first, until the others are within the limit."""
         answers = list(self._replies.values())
         sizes: Counter[str] = Counter()
         for one in answers:
@@ -101,7 +101,7 @@ class UnsentReplies:
         self._close_clients(late, "unsent_bytes")
 
     def _close_clients(self, clients: Set[str], why: str) -> None:
-        """Close connections; what waits on them counts no more."""
+        """Close connections; replies on them no longer count."""
         for call in [call for call, one in self._replies.items() if one.client in clients]:
             self._forget_call(call)
         if clients:
@@ -123,7 +123,7 @@ class UnsentReplies:
 
 
 def shut_down_connections(port: int, clients: Set[str]) -> None:
-    """End the connections of clients to a port of this process, below whoever has them."""
+    """Shut down the sockets of clients of a port of this process, whoever owns them."""
     wanted = {
         _normalize_address(*address) for client in clients if (address := parse_peer(client)) is not None
     }
@@ -134,7 +134,7 @@ def shut_down_connections(port: int, clients: Set[str]) -> None:
 
 
 def _duplicate_socket(descriptor: int) -> socket.socket:
-    """A duplicate, since another thread may close the descriptor meanwhile. Raises OSError."""
+    """Duplicate it, since another thread may close the descriptor meanwhile. Raises OSError."""
     duplicate = os.dup(descriptor)
     try:
         return socket.socket(fileno=duplicate)
@@ -144,7 +144,7 @@ def _duplicate_socket(descriptor: int) -> socket.socket:
 
 
 def _normalize_address(host: str, port: int) -> tuple[str, int]:
-    """An address in one of the forms it may be written in."""
+    """Map an address to one of the forms in which it may be written."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address), port

@@ -1,5 +1,4 @@
-"""Calls that a server makes to itself before it is ready, so that the first client does not wait for what
-comes first."""
+"""Calls that a server makes to itself before it is ready, so that the first client's call is not slow."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _PATHS_BY_VERB = {(rpc.dialect, rpc.verb): rpc.path for rpc in RPC_METHODS.value
 async def warm_up_server(
     server: GrpcServer, samples: Iterable[tuple[RequestMetadata, bytes]], seconds: float
 ) -> None:
-    """Start a server that is there for this alone, ask it for at most so many seconds, and stop it."""
+    """Start a server for this alone, call it for at most so many seconds, and stop it."""
     address = server.bind("127.0.0.1", 0)
     await server.start()
     try:

@@ -1,7 +1,7 @@
-"""The discovery document of this server: what clients build themselves from, made of the table of methods.
+"""The discovery document of this server, from which clients build themselves; made from the table of methods.
 
-It has the form of Google's document `ml` v1, of which a test compares each method with its paths, parameters
-and messages. The messages of what is not offered have no fields.
+It has the form of Google's document `ml` v1; a test compares the paths, parameters and messages of each
+method with that. The messages of methods that are not offered have no fields.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ _MASK: Json = {"type": "string", "format": "google-fieldmask"}
 
 
 def build_directory(root: str) -> Json:
-    """The list of APIs there are below a URL, which ends with a slash."""
+    """Build the list of APIs below a URL, which ends with a slash."""
     item = {
         "kind": "discovery#directoryItem",
         "id": f"{NAME}:{API_VERSION}",
@@ -145,7 +145,7 @@ def build_directory(root: str) -> Json:
 
 
 def build_document(root: str, *, tokens: bool) -> Json:
-    """The document for a server at a URL, which ends with a slash.
+    """Build the document of a server at a URL, which ends with a slash.
 
     Where callers need no `tokens` it names no scopes: then Google's client asks for no credentials.
     """
@@ -155,7 +155,7 @@ def build_document(root: str, *, tokens: bool) -> Json:
 
 @functools.cache
 def get_response_schema(method: str) -> Json | None:
-    """The schema of what a method answers; None where it is not known."""
+    """The schema of a method's response; None where it is not known."""
     name = get_message_names(method)[1]
     return _build_base_document()["schemas"].get(_qualify_message(name)) if name else None
 
@@ -167,13 +167,13 @@ def get_schema(name: str) -> Json:
 
 
 def get_message_names(method: str) -> tuple[str, str]:
-    """What a method takes and answers, "" for nothing or what is not known."""
+    """The request and response of a method, "" for none or an unknown one."""
     return _MESSAGES.get(method) or _IAM.get(method.rpartition(".")[2], ("", ""))
 
 
 @functools.cache
 def _build_base_document() -> Json:
-    """What is the same wherever the server is."""
+    """The parts that do not depend on the server's URL."""
     resources: Json = {}
     for name, method in METHODS.items():
         if name.startswith("projects."):
@@ -205,7 +205,7 @@ def _build_base_document() -> Json:
 
 
 def _common_parameters() -> Json:
-    """Those that all methods take."""
+    """The parameters of all methods."""
     found: Json = {
         "alt": {**_TEXT, "enum": ["json"], "default": "json", "description": "The form of the answer."},
         "fields": {**_TEXT, "description": "Which fields the answer is to have."},
@@ -280,13 +280,12 @@ def _query_parameters(method: str, verb: str) -> Mapping[str, Json]:
 
 
 def _qualify_message(name: str) -> str:
-    """A message's name in the document."""
+    """Return a message's name in the document."""
     package, _, last = name.rpartition(".")
     return _PREFIXES[package] + last
 
 
 def _iter_schemas() -> Iterator[tuple[str, Json]]:
-    """Each message with its schema."""
     named = {name for pair in (*_MESSAGES.values(), *_IAM.values()) for name in pair if name}
     yield from ((name, {"type": "object", "properties": {}}) for name in sorted(named))
     capability = {"type": "object", "properties": {"type": _TEXT}}
@@ -316,7 +315,7 @@ def _struct_name(kind: type[msgspec.Struct]) -> str:
 
 
 def _struct_schema(kind: type[msgspec.Struct], found: list[type[msgspec.Struct]]) -> Json:
-    """Its schema; the structs in it are added to `found`."""
+    """The structs in it are added to `found`."""
     hints = typing.get_type_hints(kind, include_extras=True)
     properties = {
         field.encode_name: _field_schema(field.encode_name, hints[field.name], found)
@@ -336,7 +335,7 @@ _SCALARS: Mapping[Any, Json] = {
 
 
 def _field_schema(name: str, hint: Any, found: list[type[msgspec.Struct]]) -> Json:
-    """The schema of a field; the structs in it are added to `found`."""
+    """The structs in it are added to `found`."""
     if hint in _SCALARS:
         return {**_SCALARS[hint], "format": _FORMATS[name]} if name in _FORMATS else _SCALARS[hint]
     arguments = [argument for argument in typing.get_args(hint) if argument not in (Ellipsis, type(None))]

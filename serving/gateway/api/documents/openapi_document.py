@@ -1,4 +1,4 @@
-"""What is said of the gateway's routes in `/openapi.json`, for each method of the table."""
+"""The description of the gateway's routes in `/openapi.json`, for each method of the table."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def _unavailable_operation(method: ApiMethod) -> OpenApiOperation:
 
 
 def _build_components() -> Mapping[str, Json]:
-    """The resources. What is not known of them is refused in requests, and not in answers."""
+    """The resources. Their unknown fields are rejected in requests, and do not occur in responses."""
     kinds = (Model, Version, Job, LongOperation, Policy)
     asked = (GetIamPolicyRequest, SetIamPolicyRequest, TestIamPermissionsRequest, ListLogEntriesRequest)
     _, found = msgspec.json.schema_components((*kinds, *asked), ref_template=_TEMPLATE)
@@ -328,10 +328,10 @@ def _build_components() -> Mapping[str, Json]:
 
 
 def build_server_document(*, tokens: bool, project: str, old_errors: bool) -> Json:
-    """The document without the versions there are.
+    """Build the document without the predictions of versions.
 
-    `tokens` says whether callers have some, `project` is that of protocols that know none, and `old_errors`
-    whether errors of models are told as AI Platform did.
+    `tokens` says whether callers have some, `project` is that of protocols without projects, and `old_errors`
+    whether errors of models have the form that AI Platform gave them.
     """
     paths: dict[str, Json] = {}
     for name, method in METHODS.items():
@@ -349,9 +349,9 @@ def build_server_document(*, tokens: bool, project: str, old_errors: bool) -> Js
 def iter_prediction_paths(
     records: Iterable[VersionRecord], *, old_errors: bool, single_output: str
 ) -> Iterator[tuple[str, orjson.Fragment]]:
-    """The paths of predictions with these versions, as far as it is known what they take.
+    """The paths of predictions with these versions, as far as their schemas are known.
 
-    `old_errors` and `single_output` are how the server answers.
+    `old_errors` and `single_output` are settings of the server.
     """
     for record in records:
         if record.deployed is not None and record.deployed.schema:
@@ -363,7 +363,7 @@ def iter_prediction_paths(
 
 
 def _render_prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
-    """What is told of predictions with a version, as JSON: it takes a fraction of a millisecond to make."""
+    """Describe predictions with a version, as JSON: this takes a fraction of a millisecond."""
     schema = for_ai_platform(unpack_outline(packed), bare=bare)
     told = prediction_operations.build_predict_operation(schema, name).to_json(
         f"{PREDICT_METHOD.id}/{name}", ""

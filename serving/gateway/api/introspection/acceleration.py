@@ -29,15 +29,13 @@ _WITHDRAWN = "A faster way was wrong for a request: {}"
 
 
 class AccelerationApi:
-    """The endpoint; `read` is the state to show."""
-
     def __init__(self, deployment: VersionDeployer, read_state: Callable[[], CatalogState]) -> None:
         self._deployment = deployment
         self._read_state = read_state
         self._threads = ThreadPool("acceleration", 1, queue=_QUEUE)
 
     async def get(self, request: Request) -> Response:
-        """`GET /acceleration/…/versions/V`: which way serves, by rows of a call, and what it gains."""
+        """`GET /acceleration/…/versions/V`: the strategy for each number of rows, and its speedup."""
         record = get_version(self._read_state(), version_name(request))
         return json_response(await self._threads.run(self._render_acceleration, record))
 
@@ -70,7 +68,7 @@ class AccelerationApi:
 
 
 def _explain_plain_path(verdict: AccelerationRecord | None, key: acceleration_record.AccelerationKey) -> str:
-    """Why the plain path serves, "" if a faster one does."""
+    """Return why the reference path serves, "" if a faster one does."""
     if verdict is None:
         return _UNKNOWN
     if verdict.key != key:
@@ -81,7 +79,7 @@ def _explain_plain_path(verdict: AccelerationRecord | None, key: acceleration_re
 
 
 def _join_strategies(verdict: AccelerationRecord | None) -> str:
-    """The ways that serve, the one for single rows first."""
+    """The strategies that serve, the one for single rows first."""
     ranges = () if verdict is None else verdict.ranges
     return ", ".join(dict.fromkeys(one.way for one in ranges))
 

@@ -1,4 +1,4 @@
-"""`GET …:schema`: what a version takes and answers. Not part of the AI Platform API."""
+"""`GET …:schema`: inputs and outputs of a version. Not part of the AI Platform API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serving.names import VersionName
 
 
 class ModelSchemasApi:
-    """The endpoints; `read` is the state to show, `single_output` the setting."""
+    """`read` is the state to show, `single_output` the setting."""
 
     def __init__(
         self, schemas: SchemaRegistry, read_state: Callable[[], CatalogState], single_output: str

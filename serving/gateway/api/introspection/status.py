@@ -1,4 +1,7 @@
-"""What the server has running, and why: `/metrics`, `/nodes`, `/why/…`. Not part of the AI Platform API."""
+"""Prometheus metrics, node status and scaling explanations: `/metrics`, `/nodes`, `/why/…`.
+
+Not part of the AI Platform API.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,6 @@ _MAX_QUEUED = 31
 
 
 class StatusApi:
-    """The endpoints."""
-
     def __init__(self, overview: ClusterStatus, metrics: Metrics) -> None:
         self._overview = overview
         self._metrics = metrics
@@ -51,7 +52,7 @@ class StatusApi:
         return Response(await self._metrics.render_text(), headers={"content-type": CONTENT_TYPE})
 
     async def list_nodes(self, _: Request) -> Response:
-        """`GET /nodes`: every version that is scaled, its nodes, all pilots, and what memory they take."""
+        """`GET /nodes`: every version that is scaled, its nodes, all pilots, and their memory."""
         versions, pilots = self._overview.list_versions(), self._overview.list_pilots()
 
         def render_nodes() -> Json:
@@ -64,7 +65,7 @@ class StatusApi:
         return json_response(await self._threads.run(render_nodes))
 
     async def explain_version(self, request: Request) -> Response:
-        """`GET /why/…/versions/V`: how a version is, and how that came about."""
+        """`GET /why/…/versions/V`: the condition of a version, and its causes."""
         return self._explain_record(get_version(self._overview.state, version_name(request)))
 
     async def explain_model(self, request: Request) -> Response:
@@ -133,7 +134,7 @@ def _render_pilot(pilot: PilotStatus) -> Json:
 
 
 def _render_memory(memory: MemoryUsage | None) -> Json:
-    """A process's memory; it may have ended before it was looked at."""
+    """Render a process's memory; the process may have ended before it was measured."""
     return {
         "privateBytes": memory.private if memory else 0,
         "proportionalBytes": memory.proportional if memory else 0,
@@ -152,7 +153,7 @@ def _round_optional(seconds: float | None) -> float | None:
 
 
 def _explain_unscaled(record: VersionRecord) -> Json:
-    """A version that is being made or removed, or could not be made."""
+    """Explain a version that is being created or deleted, or failed."""
     version = record.version
     state = version.state.value if version.state is not None else "STATE_UNSPECIFIED"
     return {
@@ -198,7 +199,7 @@ def _explain_scaled(view: VersionSnapshot, tracked: VersionScaler, now: float) -
 
 
 def _describe_condition(view: VersionSnapshot) -> Iterator[str]:
-    """How a version is, in sentences."""
+    """The condition of a version, in sentences."""
     yield _CONDITION_SENTENCES[view.condition]
     if view.nodes:
         states = (NodeState.READY, NodeState.STARTING, NodeState.DRAINING)

@@ -1,4 +1,4 @@
-"""`GET /logs/…`: what a version has logged, from the files of its logs. Not part of the AI Platform API."""
+"""`GET /logs/…`: log entries of a version, from its log files. Not part of the AI Platform API."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _THREADS, _QUEUE = 2, 30
 
 
 class VersionLogsApi:
-    """The endpoint. `folder` is the one of all logs.
+    """Serves the files in `folder`, which holds all logs.
 
-    If it is `guarded`, projects are kept apart: a request whose record does not say its project, as those of
-    earlier releases do not, is nobody's.
+    If it is `guarded`, projects are kept apart: a request whose record does not name its project, as in
+    records of earlier releases, is shown to nobody.
     """
 
     def __init__(self, folder: Path, state: Callable[[], CatalogState], *, separate_projects: bool) -> None:
@@ -41,7 +41,7 @@ class VersionLogsApi:
         self._threads = ThreadPool("logs", _THREADS, queue=_QUEUE)
 
     async def get(self, request: Request) -> Response:
-        """The last entries of a version's log, or those before a `pageToken`, or those after a `cursor`."""
+        """Return the last entries of a version's log, or those before a `pageToken` or after a `cursor`."""
         query = request.query_params
         name = version_name(request)
         kind = _parse_kind(query.get("kind") or LogKind.REQUESTS)
@@ -84,7 +84,7 @@ class VersionLogsApi:
         return is_of_version
 
     def _log_folder(self, record: VersionRecord, kind: LogKind) -> Path:
-        """Where the log is. Raises FailedPrecondition where there is none to be read here."""
+        """Raises FailedPrecondition where there is no log that can be read here."""
         name = record.name
         if kind is LogKind.REQUESTS:
             return self._request_log_folder(record)
@@ -118,7 +118,6 @@ class VersionLogsApi:
 
 
 async def _wait_for_disconnect(request: Request) -> None:
-    """Wait until the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

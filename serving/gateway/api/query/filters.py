@@ -4,7 +4,7 @@
     comparison = field (":" | "=" | "!=") value
 
 `=` is equality, `:` also finds a value in the last part of a resource name; `*` at the end of a value
-matches any rest. OR binds tighter than AND, as in all Google APIs (AIP-160). Those of logs, which have the
+matches any rest. OR binds tighter than AND, as in all Google APIs (AIP-160). Filters of logs, which have the
 same grammar, compare with `<`, `<=`, `>` and `>=` too.
 """
 
@@ -28,8 +28,6 @@ ResourcePredicate = Callable[[dict[str, Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A field, how it is compared, and with what."""
-
     field: str
     operator: str
     value: str
@@ -37,22 +35,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """What is not to hold."""
-
     part: FilterExpression
 
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """Parts that are to hold, each of them."""
-
     parts: tuple[FilterExpression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Disjunction:
-    """Parts of which one is to hold."""
-
     parts: tuple[FilterExpression, ...]
 
 
@@ -66,12 +58,12 @@ _TOKEN = re.compile(
 
 
 def compile_filter(text: str) -> ResourcePredicate:
-    """The test that a filter describes; an empty filter matches everything. Raises InvalidArgument."""
+    """Compile the test that a filter describes; an empty one matches everything. Raises InvalidArgument."""
     return compile_expression(parse_expression(text), _compile_comparison)
 
 
 def parse_expression(text: str) -> FilterExpression:
-    """What a filter says; an empty one has no parts. Raises InvalidArgument."""
+    """An empty filter becomes a conjunction without parts. Raises InvalidArgument."""
     tokens = _tokenize_filter(text)
     if not tokens:
         return Conjunction(())
@@ -84,7 +76,7 @@ def parse_expression(text: str) -> FilterExpression:
 def compile_expression(
     part: FilterExpression, comparison: Callable[[Comparison], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """The test that a part describes, of what `comparison` makes tests for."""
+    """Compile the test that a part describes; `comparison` compiles comparisons."""
     match part:
         case Comparison():
             return comparison(part)
@@ -161,7 +153,7 @@ def _compile_comparison(asked: Comparison) -> ResourcePredicate:
 
 
 def _read_field(resource: dict[str, Any], field: str) -> str:
-    """A field as text, "" when it is absent; label keys keep their underscores."""
+    """Read a field as text, "" when it is absent; label keys keep their underscores."""
     found: Any = resource
     inside_labels = False
     for part in field.split("."):

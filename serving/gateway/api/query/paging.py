@@ -21,10 +21,10 @@ _MAX_SIZE = 100
 
 @dataclass(frozen=True, slots=True)
 class PagedList(Generic[T]):
-    """What a list has, in its order: `address_to_name` tells the full name of one, `show` how answers carry it.
+    """The items of a list, in order: `name_of` returns the full name of one, `render` its form in responses.
 
-    The order is that of the names, unless what is in the list has an order of its own: then `key_of` makes it
-    of the name again. Only what is looked at is shown: with a filter what comes before the end of the page,
+    The order is that of the names, unless the items have an order of their own: then `key_of` computes it
+    from the name. Only items that are looked at are rendered: with a filter those before the end of the page,
     without one the page.
     """
 
@@ -34,7 +34,7 @@ class PagedList(Generic[T]):
     key_of: Callable[[str], T] | None = None
 
     def page(self, query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
-        """One page of what matches the filter, and the token of the next page ("" on the last).
+        """Return the items of a page that match the filter, and the next page's token ("" on the last).
 
         A token names the last resource shown, so that a list that changes meanwhile neither repeats nor
         skips.
@@ -51,7 +51,7 @@ class PagedList(Generic[T]):
         ) if more else ""
 
     def _start_index(self, token: str) -> int:
-        """How many come up to what the token names, and that itself."""
+        """The number of items up to and including the one that the token names."""
         if not token:
             return 0
         last = decode_page_token(token)
@@ -65,7 +65,7 @@ class PagedList(Generic[T]):
 
 
 def parse_page_size(text: str) -> int:
-    """How many rows a page is to have. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     try:
         size = int(text or 0)
     except ValueError:
@@ -76,12 +76,12 @@ def parse_page_size(text: str) -> int:
 
 
 def encode_page_token(name: str) -> str:
-    """The token of the page after the resource with this full name."""
+    """Encode the token of the page after the resource with this full name."""
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
 def decode_page_token(token: str) -> str:
-    """The full name in a token. Raises InvalidArgument for what is none."""
+    """Return the full name in a token. Raises InvalidArgument."""
     try:
         last = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):

@@ -20,8 +20,8 @@ NEXT = datetime.date(2030, 1, 3)
 ADDER = """
 import datetime, sys
 from pathlib import Path
-from serving.gateway.audit.log_folder import Folder
-folder = Folder(Path(sys.argv[1]))
+from serving.gateway.audit.log_folder import AuditLogFolder
+folder = AuditLogFolder(Path(sys.argv[1]))
 for _ in range(50):
     folder.append([sys.argv[2].encode() * 3000 + b"\\n"] * 2, datetime.date(2030, 1, 2))
 """

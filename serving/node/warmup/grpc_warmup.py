@@ -1,6 +1,6 @@
 """What a node asks itself as its clients over gRPC do; see `serving.node.warmup.protocol_warmup`.
 
-Imported only where gRPC is switched on (setting `check_grpc_port`).
+Imported only where gRPC is switched on (setting `grpc_port`).
 """
 
 from __future__ import annotations

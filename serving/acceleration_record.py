@@ -1,7 +1,7 @@
-"""What was found out about the faster ways of a version, as a file beside its model.
+"""The result of verifying a version's accelerated strategies, as a file beside its model.
 
-A node reads it when it starts, the gateway to tell people. What is damaged, or was found out for other
-libraries or another processor, is as good as not there.
+A node reads it at its start, the gateway shows it. A damaged record, or one for other libraries or another
+processor, counts as none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class AccelerationKey(msgspec.Struct, frozen=True):
-    """What a verdict holds for: the model by its digest, the libraries with their versions, the processor."""
+    """What a record is valid for: the model's digest, the libraries' versions, the processor."""
 
     digest: str
     libraries: str
@@ -34,9 +34,9 @@ class AccelerationKey(msgspec.Struct, frozen=True):
 
 
 class CandidateOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A faster way that was offered, and why it was `refused`, "" if it was proven.
+    """An accelerated strategy that was tried, and why it was `refused`, "" if it was proven.
 
-    `form` is the file with the converted model, "" where there is none, and `checksum` the CRC-32 of it.
+    `form` is the file of the converted model, "" if there is none, and `checksum` its CRC-32.
     """
 
     name: str
@@ -46,9 +46,9 @@ class CandidateOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class RowRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The way for calls of at least so many rows, up to the next range.
+    """The strategy (`way`) for calls of at least `rows` rows, up to the next range.
 
-    `seconds` is what such a call took, `plain_seconds` what it took on the plain path.
+    `seconds` is what such a call took, `plain_seconds` what it took without acceleration.
     """
 
     rows: int
@@ -58,11 +58,11 @@ class RowRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccelerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a study found.
+    """What a verification found.
 
-    `ranges` are in the order of their rows; none: all goes the plain way. `failure` is why there was no
-    study, or why it ended early; `withdrawn` what a live request showed that ended the use of it all.
-    `spread` is how far the library differs from itself, by output, and `seconds` how long the study took.
+    `ranges` are ordered by rows; none: every call is plain. `failure` is why there was no verification, or
+    why it ended early; `withdrawn` which live request disproved it. `spread` is how much the library differs
+    from itself, by output; `seconds` how long the verification took.
     """
 
     key: AccelerationKey
@@ -75,25 +75,25 @@ class AccelerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     @property
     def is_accelerated(self) -> bool:
-        """Whether any call goes another way than the plain one."""
+        """Whether any call uses another strategy than the plain one."""
         return not self.withdrawn and any(one.way != PLAIN_STRATEGY for one in self.ranges)
 
 
 class _ChecksummedRecord(msgspec.Struct):
-    """A verdict with the CRC-32 of its JSON, for half a verdict may be JSON too."""
+    """A record with the CRC-32 of its JSON: half a record may be valid JSON too."""
 
     checksum: int
     verdict: msgspec.Raw
 
 
 class DamagedRecordError(Exception):
-    """A file does not hold what was written; the message names it."""
+    """A file is damaged; the message names it."""
 
 
-def write_record(folder: Path, verdict: AccelerationRecord) -> None:
-    """Store a verdict, in one piece. Raises OSError."""
+def write_record(folder: Path, record: AccelerationRecord) -> None:
+    """Write a record atomically. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.encode(verdict)
+    text = msgspec.json.encode(record)
     sealed = msgspec.json.encode(_ChecksummedRecord(zlib.crc32(text), msgspec.Raw(text)))
     handle, name = tempfile.mkstemp(dir=folder, prefix=f".{RECORD_FILE}-")
     try:
@@ -107,7 +107,7 @@ def write_record(folder: Path, verdict: AccelerationRecord) -> None:
 
 
 def read_record(folder: Path) -> AccelerationRecord | None:
-    """The verdict in a folder, None if there is none. Raises Damaged."""
+    """The record in a folder, None if there is none. Raises DamagedRecordError."""
     file = folder / RECORD_FILE
     try:
         sealed = msgspec.json.decode(file.read_bytes(), type=_ChecksummedRecord)
@@ -121,10 +121,10 @@ def read_record(folder: Path) -> AccelerationRecord | None:
 
 
 def withdraw_acceleration(folder: Path, reason: str) -> None:
-    """Note that a live request showed a faster way to be wrong. Raises OSError and Damaged."""
-    verdict = read_record(folder)
-    if verdict is not None and not verdict.withdrawn:
-        write_record(folder, msgspec.structs.replace(verdict, withdrawn=reason))
+    """Record that a live request disproved a strategy. Raises OSError and DamagedRecordError."""
+    record = read_record(folder)
+    if record is not None and not record.withdrawn:
+        write_record(folder, msgspec.structs.replace(record, withdrawn=reason))
 
 
 def compute_crc32(file: Path) -> int:
@@ -138,7 +138,7 @@ def compute_crc32(file: Path) -> int:
 
 @lru_cache
 def describe_libraries() -> str:
-    """The libraries that what was found out about a model holds for, with their versions."""
+    """The libraries that records depend on, with their versions."""
     found = []
     for name in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -148,7 +148,7 @@ def describe_libraries() -> str:
 
 @lru_cache
 def describe_processor() -> str:
-    """This machine's kind of processor: its model, and a digest of what it can do."""
+    """This machine's processor: its model, and a digest of its feature flags."""
     lines: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -160,7 +160,7 @@ def describe_processor() -> str:
 
 
 def digest_folder(folder: Path) -> str:
-    """A digest of the files in a folder, their names included. Raises OSError."""
+    """A digest of the files in a folder, names included. Raises OSError."""
     found = hashlib.sha256()
     for file in sorted(folder.rglob("*")):
         if file.is_file():

@@ -1,8 +1,7 @@
-"""Settings: each is written down once, here, with its default, its meaning and its bounds.
+"""Settings: each is defined once, here, with its default, its meaning and its bounds.
 
-A setting comes from, first wins: the command line, the environment (`PILOTLIGHT_` + its name in capitals),
-the file named by `--config`, for a node what its container's platform says, its default. This module is the
-only reader of the environment.
+Precedence: the command line, the environment (`PILOTLIGHT_` + the name in capitals), the file of `--config`,
+for a node the settings of its container platform, the default. Nothing else reads the environment.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ _ROUTE = re.compile(r"/[^\s?#{}]*")
 _MOST_PORT = 65535
 _MOST_DAYS = 36500
 
-# What frameworks must be told before they are imported: one thread per library unless a node raises it
-# (more are slower for small models, and their pools would be there before a fork), and no chatter.
+# Environment of frameworks, set before they are imported: one thread per library unless a node raises it
+# (more are slower for small models, and thread pools must not exist before a fork), and quiet logs.
 FRAMEWORK_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-# What they must be told besides where they are imported to be forked: pyarrow, where pandas finds it, has a
-# thread otherwise.
+# Added to it in processes that are forked: otherwise pyarrow, if pandas imports it, starts a thread.
 FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
@@ -58,9 +56,10 @@ def setting(
     or_port: bool = False,
     route: bool = False,
 ) -> Any:
-    """One setting: its default, what it means in a sentence, and what values are allowed.
+    """One setting: its default, its meaning in one sentence, and the values allowed.
 
-    `or_seconds`: besides the choices, a number; `or_port`: a port. `route`: the path of a URL, or nothing.
+    `or_seconds` and `or_port` allow a number or a port besides the choices. `route`: the path of a URL, or
+    nothing.
     """
     metadata = {
         "help": text,
@@ -76,7 +75,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What bounds the work on requests, the same in front of a node and inside it."""
+    """Limits of requests, in the gateway and in its nodes."""
 
     request_timeout: float = setting(60.0, "Seconds a request may take, waiting included.", minimum=0.001)
     max_body_bytes: int = setting(32 * MIB, "Largest request body, in bytes.", minimum=1)
@@ -90,7 +89,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictSettings(RequestLimits):
-    """How a node answers; the gateway hands these on to the nodes it starts."""
+    """How a node computes and encodes predictions; the gateway passes them on to its nodes."""
 
     merge_requests: str = setting(
         "auto",
@@ -127,7 +126,7 @@ class PredictSettings(RequestLimits):
 
     @property
     def call_seconds(self) -> float:
-        """What `call_timeout` says, as a number."""
+        """`call_timeout` as a number of seconds."""
         match self.call_timeout:
             case "auto":
                 return self.request_timeout
@@ -139,21 +138,25 @@ class PredictSettings(RequestLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings(PredictSettings):
-    """What a server that clients connect to grants a connection; those between gateway and nodes are free."""
+    """Settings of a server that clients connect to; the connections of nodes have no such limits."""
 
     header_timeout: float = setting(
-        10.0, "Seconds within which the head of a request must be there, from its first byte on.", minimum=1
+        10.0, "Seconds from the first byte of a request until its headers must be complete.", minimum=1
     )
     body_timeout: float = setting(
-        30.0, "Seconds in each of which a body must go on by min_bytes_per_second, on average.", minimum=1
+        30.0,
+        "Length in seconds of the window in which a request body must arrive at min_bytes_per_second or "
+        "faster, on average.",
+        minimum=1,
     )
     answer_timeout: float = setting(
         60.0,
-        "Seconds in each of which a client must read that much of an answer, on average, and a tenth of it.",
+        "Length in seconds of the window in which a client must read a response at min_bytes_per_second or "
+        "faster, and at least a tenth of it.",
         minimum=1,
     )
     min_bytes_per_second: int = setting(
-        1024, "Slowest pace of bodies and answers; 0: as long as they go on at all.", minimum=0
+        1024, "Slowest pace of bodies and answers; 0: any progress is enough.", minimum=0
     )
     keep_alive_timeout: float = setting(
         75.0, "Seconds after which a connection without a request is closed.", minimum=1
@@ -176,8 +179,8 @@ class ServerSettings(PredictSettings):
     )
     arriving_bytes: int = setting(
         256 * MIB,
-        "Bytes of requests that are not whole, or wait behind others, or are of the API, in all; beyond, "
-        "what has been arriving or waiting longest is refused.",
+        "Memory for requests that are incomplete, queued behind others on a connection, or for the API, in "
+        "bytes; beyond it the oldest is rejected.",
         minimum=1,
     )
     unsent_bytes: int = setting(
@@ -434,7 +437,7 @@ class ServeConfig(ServerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What the client commands need to know."""
+    """Settings of the client commands."""
 
     server: str = setting("http://127.0.0.1:8080", "Address of the Pilotlight server.")
     project: str = setting("local", "Project that resource names are under; any well-formed one exists.")
@@ -445,7 +448,7 @@ class ClientConfig:
 
 
 def load_config(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T:
-    """The settings of a program: `given` (flags that were typed) over environment over file over defaults.
+    """The settings of a program: `given` (from flags) over environment over file over defaults.
 
     Raises InvalidArgument naming the setting, its source and the allowed values.
     """
@@ -455,9 +458,9 @@ def load_config(kind: type[T], given: Mapping[str, Any], file: Path | None = Non
 def load_node_config(
     given: Mapping[str, Any], file: Path | None = None
 ) -> tuple[NodeConfig, PlatformSettings]:
-    """The settings of a node that clients connect to, and what its container's platform has to do with them.
+    """The settings of a standalone node, and those that its container platform made.
 
-    As `load` has them, and over defaults what the platform says.
+    Precedence as in `load_config`; the platform's settings override defaults only.
     """
     chosen = _collect_chosen(NodeConfig, given, file)
     contract = container_platform.read_platform_settings(os.environ, chosen)
@@ -467,7 +470,7 @@ def load_node_config(
 def _collect_chosen(
     kind: type[Any], given: Mapping[str, Any], file: Path | None
 ) -> dict[str, tuple[str, Any]]:
-    """The settings that somebody has chosen by name, each with its source."""
+    """The settings that are set explicitly, each with its source."""
     return {
         **{name: (f"{file}: {name}", value) for name, value in _read_file(kind, file).items()},
         **{name: (PREFIX + name.upper(), value) for name, value in _read_environment(kind).items()},
@@ -487,17 +490,16 @@ def _build_checked(kind: type[T], values: Mapping[str, tuple[str, Any]]) -> T:
 
 
 def flag_of_setting(name: str) -> str:
-    """The command-line flag of a setting."""
     return "--" + name.replace("_", "-")
 
 
 def is_repeatable(hint: Any) -> bool:
-    """Whether a setting of this type is a list, whose flag may be typed several times."""
+    """Whether the flag of a setting of this type may be given several times."""
     return typing.get_origin(hint) is tuple
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to listen on."""
+    """Whether an address to listen on is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -548,12 +550,11 @@ def _check_value(field: dataclasses.Field[Any], hint: Any, value: Any, source: s
     return converted
 
 
-# What may be allowed besides choices.
+# Values that may be allowed besides the choices.
 _BESIDES_CHOICES = {"or_seconds": "a number", "or_port": "a port"}
 
 
 def _is_allowed_besides_choices(field: dataclasses.Field[Any], value: str) -> bool:
-    """Whether a value is none of the choices, but allowed besides."""
     if field.metadata["or_port"]:
         return value.isdecimal() and int(value) <= _MOST_PORT
     return bool(field.metadata["or_seconds"] and _NUMBER.fullmatch(value))
@@ -575,7 +576,7 @@ def _convert_value(hint: Any, value: Any, source: str) -> Any:
 
 
 def _split_list(value: Any, source: str) -> tuple[str, ...]:
-    """Texts that are comma separated, or given one by one."""
+    """The texts of a list, or of a comma separated text."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InvalidArgument(f"{source} must be a text or a list of texts; it is {value!r}.")
@@ -583,18 +584,18 @@ def _split_list(value: Any, source: str) -> tuple[str, ...]:
 
 
 def environment_without_settings() -> dict[str, str]:
-    """The environment for processes that the server starts: its own, without its settings."""
+    """The environment for child processes: the server's own without its settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
 def set_framework_environment() -> None:
-    """Tell this process's frameworks, before they are imported, what `FRAMEWORK_ENVIRONMENT` says."""
+    """Apply FRAMEWORK_ENVIRONMENT. Call it before a framework is imported."""
     for name, value in FRAMEWORK_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def is_framework_environment_set() -> bool:
-    """Whether this process's environment keeps frameworks to one thread, as `set_framework_environment` has it."""
+    """Whether this process's environment limits frameworks to one thread; see `set_framework_environment`."""
     return all(
         os.environ.get(name) == value
         for name, value in FRAMEWORK_ENVIRONMENT.items()
@@ -603,9 +604,9 @@ def is_framework_environment_set() -> bool:
 
 
 def set_grpc_environment() -> None:
-    """Tell gRPC, before it is imported, to leave forks alone, and to be quiet: its callers tell of errors.
+    """Switch gRPC's fork support and logging off. Call it before gRPC is imported.
 
-    Under uvloop some of the processes that are started would die of what it does around a fork.
+    Under uvloop its fork support can crash child processes.
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,6 +1,6 @@
-"""Versions that a container serves: what an engine (docker, podman) is told, and the container by it.
+"""Versions that run in containers: the command lines for an engine (docker, podman).
 
-The environment is that of AI Platform's custom containers, which Vertex AI has too.
+The environment variables are those of AI Platform's custom containers, which Vertex AI has too.
 Source: sections 3.6 and 10 of the AI Platform contract.
 """
 
@@ -22,7 +22,7 @@ from serving.resources import ContainerSpec, RouteMap, Version
 
 SETTING = "container_engine"
 DEFAULT_PORT, DEFAULT_ANSWER_BYTES = 8080, 64 << 20
-# What tells an engine's program where its daemon, its settings and its images are.
+# Variables with the locations of an engine's daemon, settings and images.
 _ENGINE_VARIABLES = (
     "HOME", "PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS",
     "REGISTRY_AUTH_FILE",
@@ -36,10 +36,10 @@ _MAX_TEXT = 1 << 20
 
 
 class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a version's container is run: everything but the name of one, and the folder of the model.
+    """How a version's container is run, without its name and the model's folder.
 
-    `image` is what the engine knows it by, `memory_bytes` what it may take, 0: any; of an answer
-    `max_answer_bytes` are read.
+    `image` is the engine's id of it. `memory_bytes` is the container's limit, 0: none. At most
+    `max_answer_bytes` of a response are read.
     """
 
     engine: str
@@ -55,7 +55,7 @@ class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes: int = DEFAULT_ANSWER_BYTES
 
     def run_command(self, name: str, model_dir: Path) -> list[str]:
-        """Runs it, in the foreground, reachable from this machine alone at a port that the engine picks."""
+        """Runs it in the foreground, published on loopback at a port that the engine picks."""
         command = [self.engine, "run", "--rm", "--name", name, "--pull", "never"]
         command += ["--publish", f"127.0.0.1::{self.port}", "--security-opt", "no-new-privileges"]
         if self.memory_bytes:
@@ -78,7 +78,7 @@ def make_run_config(
     memory_bytes: int = 0,
     max_answer_bytes: int = DEFAULT_ANSWER_BYTES,
 ) -> ContainerRunConfig:
-    """The container of a version that has one. Raises InvalidArgument if its references become too long."""
+    """The container of a version. Raises InvalidArgument if its expanded references become too long."""
     spec, routes = version.container or ContainerSpec(), version.routes or RouteMap()
     port = spec.ports[0].container_port if spec.ports else DEFAULT_PORT
     # As TensorFlow Serving has them, with bare ids.
@@ -126,9 +126,9 @@ def make_run_config(
 
 
 def expand_references(text: str, variables: Mapping[str, str], most: int = _MAX_TEXT) -> str:
-    """A text with the values of `$(NAME)`; `$$(NAME)` stays as `$(NAME)`, and so does what is not known.
+    """A text with `$(NAME)` replaced by values; `$$(NAME)` becomes `$(NAME)`, unknown names stay.
 
-    Raises InvalidArgument if that has over `most` characters.
+    Raises InvalidArgument if the result has more than `most` characters.
     """
 
     def resolve_reference(match: re.Match[str]) -> str:
@@ -147,7 +147,10 @@ def expand_references(text: str, variables: Mapping[str, str], most: int = _MAX_
 
 
 def find_engine(setting: str) -> str:
-    """The program that the setting names, "" for none. Raises InvalidArgument if there is no such program."""
+    """The path of the program that the setting names, "" for none.
+
+    Raises InvalidArgument if it is missing.
+    """
     if not setting:
         return ""
     found = shutil.which(setting)
@@ -160,7 +163,7 @@ def find_engine(setting: str) -> str:
 
 
 def require_engine(engine: str, version: Version) -> None:
-    """Raises FailedPrecondition for a version with a container where no engine is named."""
+    """Raises FailedPrecondition for a version with a container if no engine is set."""
     if version.container is not None and not engine:
         raise field_error(
             FailedPrecondition,
@@ -171,7 +174,7 @@ def require_engine(engine: str, version: Version) -> None:
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of a server's environment that its engine's program needs."""
+    """The variables that the engine's program needs."""
     return {
         name: value
         for name, value in environment.items()
@@ -180,10 +183,7 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch_image(engine: str, image: str) -> str:
-    """The id of an image, which is pulled if it is not there.
-
-    Raises InvalidArgument with what the engine says.
-    """
+    """The id of an image, pulled if it is missing. Raises InvalidArgument with the engine's message."""
     found = _run_engine(engine, ("image", "inspect", "--format", "{{.Id}}", image))
     if found.returncode:
         pulled = _run_engine(engine, ("pull", image))

@@ -1,7 +1,7 @@
-"""What platforms that run containers tell a server, as settings of a node.
+"""Settings of a standalone node that container platforms make through the environment.
 
-Vertex AI has its `AIP_` variables, Cloud Run has `PORT`, and KServe puts the model into a folder that is the
-same always. All of them reach a container from outside of it.
+Vertex AI has its `AIP_` variables, Cloud Run has `PORT`, and KServe mounts the model at a fixed path. All of
+them connect to a container from outside of it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MODEL_MOUNT = Path("/mnt/models")
 
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104  what these platforms ask for: they connect from outside
 ANY_HOST = "*"
-"""Hosts that they call a server by: names that it cannot know."""
+"""These platforms call a server by names that it cannot know."""
 
-# Says that Kubernetes runs the container, and calls it by names of its services.
+# Set in containers of Kubernetes, which calls them by names of its services.
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
-# The variables that say what a setting is; of several, the first that is there.
+# The variables of each setting; the first one that is set counts.
 _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "port": ("AIP_HTTP_PORT", "PORT"),
     "health_route": ("AIP_HEALTH_ROUTE",),
@@ -31,22 +31,22 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlatformSettings:
-    """What a platform asks for: settings by name, each with where it says so; none outside of containers."""
+    """Values of settings by name, each with its source; none outside of containers."""
 
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Where it is said, in words."""
+        """The sources, for messages."""
         return ", ".join(dict.fromkeys(source for source, _ in self.settings.values()))
 
 
 def read_platform_settings(
     environment: Mapping[str, str], already_set: Iterable[str], mount: Path = MODEL_MOUNT
 ) -> PlatformSettings:
-    """What the platform asks for; `chosen` are settings that somebody has chosen: it changes none of them.
+    """The platform's settings, except those in `already_set`.
 
-    An empty variable says nothing, as Vertex AI has it. If anything is asked for, so is to listen on every
-    interface, and to answer to any host.
+    An empty variable counts as unset, as in Vertex AI. If there are any, the node also listens on every
+    interface and accepts any host.
     """
     taken = frozenset(already_set)
     found = {

@@ -1,4 +1,4 @@
-"""Every error a client can see, and the one function that turns it into wire JSON.
+"""Every error that clients see, and its form as JSON.
 
     ServingError
     ├── InvalidArgument          400   ├── FailedPrecondition   400
@@ -11,8 +11,8 @@
     │                                  │   └── LimitReached     429
     ├── Cancelled                499   ├── Internal             500
     ├── Unimplemented            501   ├── Unavailable          503
-    ├── DeadlineExceeded         504   ├── PermissionDenied     403
-    ├── Unauthenticated          401   │
+    ├── DeadlineExceeded         504   │   └── ResourceShortage 503
+    ├── Unauthenticated          401   ├── PermissionDenied     403
     └── ModelError  (the contract's categories: `CATEGORY: DETAIL (Error code: N)`)
         ├── LoadFailed       0   400   ├── InvalidInputs    1   400
         ├── ModelFailed      2   500   ├── InvalidOutputs   3   500
@@ -61,19 +61,19 @@ _HTTP_STATUS = {
 }
 
 
-# Characters of a message, and of what an error of a model says in it.
+# Characters of a message, and of the detail of a ModelError in it.
 _MAX_MESSAGE, _MAX_DETAIL = 10_000, 9_000
 
 
 def make_sendable(text: str, longest: int = _MAX_MESSAGE) -> str:
-    """A text as it can be sent and kept: in UTF-8, and not for ever. Code of users may say anything."""
+    """A text that can be sent and stored: valid UTF-8, cut at `longest`. User code may raise any text."""
     if len(text) > longest:
         text = f"{text[:longest]} ... ({len(text) - longest} more characters)"
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def describe_exception(error: BaseException) -> str:
-    """Class and text of what code of users raised, whose text may itself be code that fails."""
+    """Class and text of an exception of user code, whose `__str__` may itself raise."""
     kind = type(error).__name__
     try:
         text = str(error)
@@ -83,10 +83,10 @@ def describe_exception(error: BaseException) -> str:
 
 
 class ServingError(Exception):
-    """Something a client should be told.
+    """An error that a client sees.
 
-    `field` names the request field at fault (it becomes a `google.rpc.BadRequest` detail);
-    `retry_after` is a number of seconds after which trying again makes sense.
+    `field` names the invalid field of the request (it becomes a `google.rpc.BadRequest` detail);
+    `retry_after` is in seconds.
     """
 
     status: ClassVar[str] = "INTERNAL"
@@ -99,25 +99,25 @@ class ServingError(Exception):
 
 
 class InvalidArgument(ServingError):
-    """The request is wrong whatever the state of the server."""
+    """The request is invalid whatever the state of the server."""
 
     status = "INVALID_ARGUMENT"
 
 
 class BodyTooLarge(InvalidArgument):
-    """The body is over the configured limit."""
+    """The body exceeds max_body_bytes."""
 
 
 class HeadTooLarge(InvalidArgument):
-    """The request line and the headers are over the configured limit."""
+    """The request line and the headers exceed max_header_bytes."""
 
 
 class NotAcceptable(InvalidArgument):
-    """The answer has none of the forms that the client takes."""
+    """The client accepts no form that the response can have."""
 
 
 class UnsupportedEncoding(InvalidArgument):
-    """The body is packed in a way that is not among the `known` ones."""
+    """The body's Content-Encoding is not one of the `known` ones."""
 
     def __init__(self, message: str, *, known: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -131,7 +131,7 @@ class NotFound(ServingError):
 
 
 class MethodNotAllowed(ServingError):
-    """The path exists, but not for this HTTP method; `allow` names those it exists for."""
+    """The path has no such HTTP method; `allow` lists those it has."""
 
     status = "UNIMPLEMENTED"
 
@@ -147,13 +147,13 @@ class AlreadyExists(ServingError):
 
 
 class FailedPrecondition(ServingError):
-    """The request is fine, the state of the resource does not allow it."""
+    """The request is valid, but the state of the resource does not allow it."""
 
     status = "FAILED_PRECONDITION"
 
 
 class Aborted(ServingError):
-    """Somebody else changed the resource first (etag)."""
+    """The resource was changed concurrently (etag)."""
 
     status = "ABORTED"
 
@@ -165,19 +165,19 @@ class PermissionDenied(ServingError):
 
 
 class Unauthenticated(ServingError):
-    """Nobody knows who calls: the token is missing or no good."""
+    """The token is missing or invalid."""
 
     status = "UNAUTHENTICATED"
 
 
 class ResourceExhausted(ServingError):
-    """A bounded queue is full, or somebody has had their share."""
+    """A bounded queue is full, or a quota is used up."""
 
     status = "RESOURCE_EXHAUSTED"
 
 
 class LimitReached(ResourceExhausted):
-    """Somebody has had the share that the setting `setting` grants."""
+    """The limit of the setting `setting` is reached."""
 
     def __init__(self, message: str, *, setting: str, retry_after: float) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -185,13 +185,13 @@ class LimitReached(ResourceExhausted):
 
 
 class Cancelled(ServingError):
-    """The operation was cancelled, or the client went away."""
+    """The operation was cancelled, or the client disconnected."""
 
     status = "CANCELLED"
 
 
 class DeadlineExceeded(ServingError):
-    """The request's time ran out."""
+    """The request's timeout has passed."""
 
     status = "DEADLINE_EXCEEDED"
 
@@ -201,13 +201,13 @@ class ClientTooSlow(DeadlineExceeded):
 
 
 class Unavailable(ServingError):
-    """Not now; the same request may work later."""
+    """A temporary condition; the same request may succeed later."""
 
     status = "UNAVAILABLE"
 
 
 class Unimplemented(ServingError):
-    """Part of the API that this server does not offer."""
+    """A part of the API that this server does not have."""
 
     status = "UNIMPLEMENTED"
 
@@ -257,14 +257,14 @@ class ModelFailed(ModelError):
 
 
 class InvalidOutputs(ModelError):
-    """The model answered something that cannot be sent."""
+    """The model's result cannot be sent."""
 
     category = "There was a problem processing the outputs"
     number = 3
 
 
 class UserCodeFailed(ModelError):
-    """The custom class cannot be found or has the wrong shape."""
+    """The custom class cannot be found or lacks a method."""
 
     status = "INVALID_ARGUMENT"
     category = "There was a problem processing the user code"
@@ -272,14 +272,13 @@ class UserCodeFailed(ModelError):
 
 
 def http_status(error: ServingError) -> int:
-    """The HTTP status an error is answered with."""
     return next(
         (status for kind, status in _HTTP_STATUS_OF_CLASS if isinstance(error, kind)),
         _HTTP_STATUS[error.status],
     )
 
 
-# Of errors whose google.rpc code stands for more than one status.
+# For classes whose google.rpc code has several HTTP statuses.
 _HTTP_STATUS_OF_CLASS: Sequence[tuple[type[ServingError], int]] = (
     (BodyTooLarge, 413),
     (HeadTooLarge, 431),
@@ -291,7 +290,7 @@ _HTTP_STATUS_OF_CLASS: Sequence[tuple[type[ServingError], int]] = (
 
 
 def error_to_json(error: ServingError) -> dict[str, Any]:
-    """The error in Google's structured form, as the body of an HTTP answer."""
+    """The body of an HTTP error response, in Google's structured form."""
     body: dict[str, Any] = {"code": http_status(error), "message": error.message, "status": error.status}
     if error.field:
         violation = {
@@ -310,12 +309,11 @@ def to_rpc_status(error: ServingError) -> dict[str, Any]:
 
 
 def method_not_allowed(method: str, path: str, allow: str) -> MethodNotAllowed:
-    """An error about the method of a request; `allow` names those that would do."""
     return MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}.", allow=allow)
 
 
 def field_error(kind: type[ServingError], field: str, description: str) -> ServingError:
-    """An error about one request field, worded as the API words it."""
+    """An error about one field of a request, worded as the API words it."""
     return kind(f"Field: {field} Error: {description}", field=field)
 
 
@@ -330,11 +328,11 @@ _RETRY_AFTER = 5.0
 
 
 class ResourceShortage(Unavailable):
-    """The server has too little of something for a moment."""
+    """The server is temporarily short of descriptors, threads or memory."""
 
 
 def find_shortage(error: BaseException) -> ResourceShortage | None:
-    """What a client is told if the server has too little of something for a moment; None for other errors."""
+    """The error for clients if the server is temporarily short of a resource; None for other errors."""
     if isinstance(error, MemoryError):
         missing = _SHORTAGE_TEXTS[errno.ENOMEM]
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":

@@ -1,4 +1,4 @@
-"""What gateway and node share of HTTP: headers, limits of bodies, and errors as answers."""
+"""HTTP of gateway and node: header names, limits of bodies, and errors as responses."""
 
 from __future__ import annotations
 
@@ -26,20 +26,30 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
-JSON_CONTENT_TYPE = (b"content-type", b"application/json; charset=utf-8")
-# Where the scope has the length of a long body, if the client told it.
+REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
+# Seconds that a request may take.
+TIMEOUT = b"x-request-timeout"
+# Asks a standalone node for a Server-Timing header.
+WANTS_TIMING_HEADER = b"x-pilotlight-timing"
+CONTENT_TYPE, ACCEPT, CONTENT_ENCODING = b"content-type", b"accept", b"content-encoding"
+# Bytes of JSON in front of binary tensors.
+JSON_BYTES = b"inference-header-content-length"
+# The method that is meant, from clients that can only send POST.
+METHOD_OVERRIDE = b"x-http-method-override"
+
+JSON_CONTENT_TYPE = (CONTENT_TYPE, b"application/json; charset=utf-8")
+# Key of the ASGI scope with the declared length of a body.
 BODY_LENGTH = "pilotlight.length"
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 def check_body_length(scope: Scope, limit: int) -> None:
-    """Raise BodyTooLarge for a body of which the client says itself that it is over the limit."""
+    """Raise BodyTooLarge if the declared length exceeds the limit."""
     if scope.get(BODY_LENGTH, 0) > limit:
         raise body_too_large(limit)
 
 
 def body_too_large(limit: int) -> BodyTooLarge:
-    """The error for a body over the limit."""
     return BodyTooLarge(
         f"Request payload size exceeds the limit: {limit} bytes (setting max_body_bytes). "
         "Send fewer instances per request."
@@ -47,7 +57,6 @@ def body_too_large(limit: int) -> BodyTooLarge:
 
 
 def answer_too_large(size: int, limit: int) -> Internal:
-    """The error in place of an answer over the limit."""
     return Internal(
         f"The answer has {size} bytes, over the limit of {limit} bytes (setting max_answer_bytes). "
         "Send fewer instances per request, or ask for fewer outputs."
@@ -55,7 +64,7 @@ def answer_too_large(size: int, limit: int) -> Internal:
 
 
 def encode_error_response(error: ServingError) -> bytes:
-    """All bytes of the answer with an error, for a connection that is closed then."""
+    """The complete response with an error, for a connection that closes after it."""
     body, status = orjson.dumps(error_to_json(error)), http_status(error)
     length, close = (b"content-length", b"%d" % len(body)), (b"connection", b"close")
     lines = [b"HTTP/1.1 %d %b" % (status, http.HTTPStatus(status).phrase.encode())]
@@ -64,7 +73,7 @@ def encode_error_response(error: ServingError) -> bytes:
 
 
 def error_headers(error: ServingError) -> Headers:
-    """What is told besides: `Allow`, `Accept-Encoding`, `WWW-Authenticate`, `Retry-After`, where it helps."""
+    """`Allow`, `Accept-Encoding`, `WWW-Authenticate` or `Retry-After`, as the error requires."""
     if isinstance(error, MethodNotAllowed):
         return ((b"allow", error.allow.encode()),)
     if isinstance(error, UnsupportedEncoding):
@@ -77,7 +86,7 @@ def error_headers(error: ServingError) -> Headers:
 
 
 def find_header(scope: Scope, name: bytes) -> bytes | None:
-    """The value of a request header; names are lower case."""
+    """The first value of a request header; `name` is in lower case."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
@@ -85,7 +94,7 @@ def find_header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def select_headers(scope: Scope, names: Set[bytes]) -> Mapping[bytes, bytes]:
-    """Those of the request's headers that are among `names`, in one pass; names are lower case."""
+    """The request's headers that are among `names` (in lower case), in one pass."""
     found: dict[bytes, bytes] | None = None
     for name, value in scope["headers"]:
         if name in names:

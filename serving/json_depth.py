@@ -1,4 +1,4 @@
-"""JSON into Python values, unless it is nested too deeply."""
+"""JSON parsing with a limit of nesting."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import orjson
 
-# How deep orjson follows; it takes no other limit.
+# orjson's own fixed limit.
 ORJSON_MAX_DEPTH = 1024
-# How deep a text may be where there is no setting for it.
+# The limit where there is no setting for it.
 DEFAULT_MAX_DEPTH = 100
 
-# Bytes up to which counting brackets is cheaper than what it saves.
+# Bytes up to which counting brackets is cheaper than the parse that it saves.
 _CHEAP_SCAN_BYTES = 4096
 
 
 class TooDeepError(ValueError):
-    """Lists and objects are nested deeper than is allowed."""
+    """Lists and objects are nested deeper than the limit."""
 
     def __init__(self, levels: int) -> None:
         super().__init__(
@@ -25,9 +25,9 @@ class TooDeepError(ValueError):
 
 
 def parse_json(body: bytes | bytearray, max_depth: int) -> Any:
-    """The value of a JSON text, its lists and objects nested at most `levels` deep, the outermost counted.
+    """The value of a JSON text, nested at most `max_depth` levels deep, the outermost counted.
 
-    Raises TooDeepError, or orjson.JSONDecodeError as orjson does.
+    Raises TooDeepError, or orjson.JSONDecodeError.
     """
     try:
         return _parse_within_depth(body, max_depth)
@@ -40,20 +40,20 @@ def parse_json(body: bytes | bytearray, max_depth: int) -> Any:
 def _parse_within_depth(body: bytes | bytearray, max_depth: int) -> Any:
     if _is_surely_shallow(body, max_depth):
         return orjson.loads(body)
-    # The text is put so far down that orjson's own limit is ours: nothing else is as fast and as exact.
-    around = ORJSON_MAX_DEPTH - max_depth
+    # Wrapping the text in lists makes orjson's limit ours: nothing else is as fast and as exact.
+    wrappers = ORJSON_MAX_DEPTH - max_depth
     try:
-        value = orjson.loads(b"[" * around + body + b"]" * around)
-        for _ in range(around):
+        value = orjson.loads(b"[" * wrappers + body + b"]" * wrappers)
+        for _ in range(wrappers):
             (value,) = value
     except ValueError:
-        orjson.loads(body)  # tells where the error is, without what was put around
+        orjson.loads(body)  # raises the error with its position in the original text
         raise TooDeepError(max_depth) from None
     return value
 
 
 def _is_surely_shallow(body: bytes | bytearray, max_depth: int) -> bool:
-    """Whether a text cannot be too deep, as far as a glance tells."""
+    """Whether a cheap scan shows that a text cannot be too deep."""
     if max_depth >= ORJSON_MAX_DEPTH or len(body) < 2 * max_depth:
         return True
     return len(body) < _CHEAP_SCAN_BYTES and body.count(b"[") + body.count(b"{") <= max_depth

@@ -1,4 +1,4 @@
-"""Media types of bodies, and which of them a client would rather have (RFC 9110, section 12.5.1)."""
+"""Media types of bodies, and content negotiation (RFC 9110, section 12.5.1)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def strip_parameters(media_type: str) -> str:
 
 
 def negotiate_media_type(accept: str, offered: Sequence[str]) -> str:
-    """The one of the offered types that a client wants most, the first of those that it wants as much.
+    """The offered type with the highest quality in `Accept`, the first of equals.
 
-    Raises NotAcceptable if it wants none of them, and InvalidArgument if that cannot be read.
+    Raises NotAcceptable if none is accepted, InvalidArgument if the header is malformed.
     """
     if not accept.strip():
         return offered[0]
@@ -34,7 +34,7 @@ def negotiate_media_type(accept: str, offered: Sequence[str]) -> str:
 
 
 def _parse_range(text: str) -> tuple[str, float]:
-    """A media range with its weight."""
+    """A media range with its quality."""
     kind, *parameters = text.split(";")
     weight = 1.0
     for parameter in parameters:
@@ -50,7 +50,7 @@ def _parse_range(text: str) -> tuple[str, float]:
 
 
 def _quality_of(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """How much a type is wanted: what is said of it itself counts, before what is said of all like it."""
+    """The quality of a type: an exact range counts before `type/*`, and that before `*/*`."""
     for wanted in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
         weights = [weight for name, weight in ranges if name == wanted]
         if weights:

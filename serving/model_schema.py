@@ -1,7 +1,7 @@
-"""What a model takes and answers: its signatures, their tensors, and an instance that really predicts.
+"""Inputs and outputs of a model: its signatures, their tensors, and an instance that was really predicted.
 
-A node finds it out when it loads its version, and tells it with its report; the gateway keeps it with the
-version, so that it is known while the version sleeps. Types are named as in the Open Inference Protocol.
+A node determines it when it loads its version, and reports it; the gateway stores it with the version. Types
+are named as in the Open Inference Protocol.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input or an output.
 
     `datatype` is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES (text too). `shape`
-    includes the rows, -1 where a size is open; None: the number of dimensions is. `tensor` is the name inside
-    a graph, "" outside of TensorFlow. `classes` are the labels that an answer can have, or that its columns
-    stand for, where the model knows them. Where `shape` is not `enforced`, others may be answered too.
+    includes the rows, -1 for a variable size; None: the rank is unknown. `tensor` is the name inside a graph,
+    "" outside of TensorFlow. `classes` are the labels of an output or of its columns, if the model knows
+    them. If `shape` is not `enforced`, the model may answer other shapes too.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ModelSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def for_ai_platform(schema: ModelSchema, *, bare: bool) -> ModelSchema:
-    """As AI Platform's clients see it; `bare`: they get the only output of a SavedModel without its name."""
+    """The schema for AI Platform's clients; `bare`: a SavedModel's only output has no name there."""
     if not bare or schema.platform != SAVED_MODEL_PLATFORM:
         return schema
     answer, default = schema.answer, schema.signatures.get(schema.default)
@@ -80,7 +80,7 @@ def for_ai_platform(schema: ModelSchema, *, bare: bool) -> ModelSchema:
 
 
 def schema_to_json(schema: ModelSchema) -> dict[str, Any]:
-    """A schema as answers carry it; what is not known is left out."""
+    """A schema as the API returns it; unknown parts are left out."""
     told: dict[str, Any] = {
         "platform": schema.platform,
         "strict": schema.strict,
@@ -101,7 +101,7 @@ def schema_to_json(schema: ModelSchema) -> dict[str, Any]:
 
 
 def fixed_row_count(signature: ModelSignature | None) -> int | None:
-    """How many instances a request must have, None where any number will do."""
+    """The number of instances a request must have, None if it is variable."""
     firsts = (tensor.shape[0] for tensor in (signature.inputs if signature else ()) if tensor.shape)
     return next((first for first in firsts if first >= 0), None)
 
@@ -112,9 +112,9 @@ _MAX_OUTLINED_BYTES = 1 << 14
 
 
 def pack_schema(schema: ModelSchema) -> str:
-    """A schema as it is kept and sent: a short text.
+    """A schema as a short text, to store and send.
 
-    One with a long example is kept without its answer, or without both; its signatures are always whole.
+    The answer, and then the example, are left out if it would be too long; the signatures never are.
     """
     text = ""
     for kept in (schema, _without_fields(schema, "answer"), _without_fields(schema, "answer", "example")):
@@ -126,16 +126,13 @@ def pack_schema(schema: ModelSchema) -> str:
 
 
 def unpack_schema(text: str) -> ModelSchema:
-    """The schema that was packed. Raises ValueError for another text."""
+    """The packed schema. Raises ValueError."""
     return _decode_document(_decompress_document(text), ModelSchema)
 
 
 @lru_cache(maxsize=256)
 def unpack_outline(text: str) -> ModelSchema:
-    """As `unpack`, without a long example; the same object for the same text.
-
-    For whoever asks often, of many versions: an image in numbers takes megabytes of memory.
-    """
+    """As `unpack_schema`, but without a long example; cached: the same object for the same text."""
     document = _decompress_document(text)
     if len(document) <= _MAX_OUTLINED_BYTES:
         return _decode_document(document, ModelSchema)

@@ -22,8 +22,6 @@ _MODEL_OR_VERSION = re.compile(r"projects/([^/]+)/models/([^/]+)(?:/versions/([^
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModelName:
-    """The full name of a model."""
-
     project: str
     model: str
 
@@ -33,15 +31,12 @@ class ModelName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionName:
-    """The full name of a version of a model."""
-
     project: str
     model: str
     version: str
 
     @property
     def parent(self) -> ModelName:
-        """The model the version belongs to."""
         return ModelName(self.project, self.model)
 
     def __str__(self) -> str:
@@ -49,7 +44,7 @@ class VersionName:
 
 
 def check_project(project: str) -> str:
-    """The project id itself; any well-formed project exists."""
+    """Returns the project id, if it is well-formed: any such project exists."""
     if not _PROJECT.fullmatch(project):
         raise InvalidArgument(
             f"Invalid project id {project!r}: letters, digits, '.', '_' and '-', at most 63 characters."
@@ -58,7 +53,7 @@ def check_project(project: str) -> str:
 
 
 def check_id(value: str, field: str) -> str:
-    """The id of a new model or version itself, or an error that states the rule."""
+    """Returns the id of a new model or version, if it is valid. Raises InvalidArgument."""
     if not _ID.fullmatch(value):
         raise field_error(
             InvalidArgument,
@@ -70,7 +65,7 @@ def check_id(value: str, field: str) -> str:
 
 
 def check_job_id(value: str, field: str) -> str:
-    """The id of a new job itself, or an error that states the rule."""
+    """Returns the id of a new job, if it is valid. Raises InvalidArgument."""
     if not _JOB_ID.fullmatch(value):
         raise field_error(
             InvalidArgument,
@@ -82,14 +77,14 @@ def check_job_id(value: str, field: str) -> str:
 
 
 def check_location(location: str) -> str:
-    """The location id itself; any well-formed location exists."""
+    """Returns the location id, if it is well-formed: any such location exists."""
     if not _LOCATION.fullmatch(location):
         raise InvalidArgument(f"Invalid location {location!r}: lower-case letters, digits and '-'.")
     return location
 
 
 def parse_model_or_version_name(name: str) -> ModelName | VersionName:
-    """What a prediction is addressed to: a model (its default version) or one version."""
+    """The target of a prediction: a model (its default version) or a version."""
     match = _MODEL_OR_VERSION.fullmatch(name)
     if match is None:
         raise InvalidArgument(

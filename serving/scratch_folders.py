@@ -1,8 +1,7 @@
-"""Folders for temporary files that do not outlive their process for long, however it ended.
+"""Temporary folders that are removed even if their process is killed.
 
-Their owner holds a lock on the folder, which the kernel lets go of when the process is gone. `sweep_scratch`
-removes folders that nobody has locked: unlike a pid, a lock means the same in every container that shares
-the place for temporary files.
+The owner holds a lock on the folder, which the kernel releases when the process ends. `sweep_scratch` removes
+folders that nobody has locked: unlike a pid, a lock is valid in all containers that share the folder.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _PREFIX = "pilotlight-scratch-"
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """A folder of this process, until the end of the block; `purpose` is a word in its name."""
+    """A temporary folder for the duration of the block; `purpose` becomes part of its name."""
     folder, lock = _make_locked_folder(purpose)
     try:
         yield folder
@@ -30,12 +29,12 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 
 
 def make_scratch_folder(purpose: str) -> Path:
-    """A folder that this process has for as long as it lives; a later `sweep_scratch` removes it."""
+    """A temporary folder for the life of this process; a later `sweep_scratch` removes it."""
     return _make_locked_folder(purpose)[0]
 
 
 def sweep_scratch() -> None:
-    """Remove the folders of processes that are gone: of this user only, and never through a link."""
+    """Remove the folders of processes that have ended: this user's only, and never through a link."""
     with contextlib.suppress(OSError):
         for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):  # another's, a link, or gone meanwhile
@@ -53,7 +52,7 @@ def _remove_if_unlocked(folder: Path) -> None:
 
 
 def _make_locked_folder(purpose: str) -> tuple[Path, int]:
-    """A new folder, and the descriptor that locks it."""
+    """A new folder, and the descriptor that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
         try:

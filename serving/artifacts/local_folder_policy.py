@@ -15,9 +15,9 @@ _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 
 
 class LocalFolderPolicy(msgspec.Struct, frozen=True):
-    """Real paths: with `allowed`, everything else is refused; `refused` is so whatever is allowed.
+    """Real paths: if there are `allowed` ones, everything else is refused; `refused` always is.
 
-    Without either everything passes: that is for what a person runs by hand.
+    Without either everything is allowed: for programs run by hand.
     """
 
     allowed: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class LocalFolderPolicy(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_setting(cls, setting: str, state_dir: Path) -> LocalFolderPolicy:
-        """From the setting, folders separated by commas. Raises InvalidArgument."""
+        """The policy of the setting, folders separated by commas. Raises InvalidArgument."""
         folders = [part for part in map(str.strip, setting.split(",")) if part]
         for folder in folders:
             if not folder.startswith("/"):
@@ -33,15 +33,15 @@ class LocalFolderPolicy(msgspec.Struct, frozen=True):
         return cls(tuple(map(resolve_path, folders)), (resolve_path(str(state_dir)), *_KERNEL_FOLDERS))
 
     def check_path(self, path: str, *, whole_tree: bool = False) -> None:
-        """Refuse a path that leads elsewhere once links are followed; `whole`: all below it is meant too.
+        """Refuse a path that leads elsewhere once links are followed; `whole_tree`: with everything below it.
 
-        Raises FailedPrecondition, the same whether or not anything is there.
+        Raises FailedPrecondition, whether or not the path exists.
         """
         if self.allowed or self.refused:
             self._check_real_path(resolve_path(path), path, whole_tree=whole_tree)
 
     def check_open_file(self, file: int, path: str) -> None:
-        """Refuse a file that has been opened as `path`: unlike a path, it stays what it is."""
+        """Refuse a file opened as `path`: unlike a path, an open file cannot be replaced."""
         if self.allowed or self.refused:
             self._check_real_path(str(Path(f"/proc/self/fd/{file}").readlink()), path)
 
@@ -64,9 +64,9 @@ class LocalFolderPolicy(msgspec.Struct, frozen=True):
 
 
 def resolve_path(path: str) -> str:
-    """The path once links are followed, with one slash in front: POSIX lets two be something else.
+    """The path with links followed and one leading slash: POSIX gives two another meaning.
 
-    Raises FailedPrecondition if they cannot be.
+    Raises FailedPrecondition if they cannot be followed.
     """
     try:
         real = os.path.realpath(path)

@@ -1,7 +1,7 @@
-"""The code of a version: its packages, installed for the interpreter that computes it, and kept for the next.
+"""Installed packages of versions, cached.
 
-What pip makes of the same archives for the same libraries is the same, so it is made once: the cache of what
-was fetched keeps it too, by a digest of all that it depends on. What came from an index stays as it was then.
+pip makes the same of the same archives and libraries, so each install is kept in the artifact cache under a
+digest of everything it depends on. Packages from an index stay at the version of that time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from serving.predictor import python_environments
 logger = logging.getLogger(__name__)
 
 _PACKAGES, _ENVIRONMENT, _WARNINGS_FILE = "packages", "environment", "build.json"
-# Part of each digest: another number when installs are made in another way.
+# Part of each digest; changes when the way of installing changes.
 _FORMAT = "2"
 _ISOLATED_WARNING = (
     "The packages need other versions than the server has: they run in an environment of their own, and "
@@ -31,10 +31,7 @@ _ISOLATED_WARNING = (
 
 
 class InstalledCode(msgspec.Struct, frozen=True):
-    """Where the modules of packages are, the Python that computes them, and what their owner should know.
-
-    `interpreter` is "" for the server's own.
-    """
+    """Folders with a version's modules, the Python that runs them ("": the server's own), and warnings."""
 
     folders: tuple[Path, ...] = ()
     interpreter: str = ""
@@ -50,11 +47,11 @@ def install_cached(
     *,
     runtime_version: str = "",
 ) -> InstalledCode:
-    """Install archives beside the libraries of the server, or into an environment of their own.
+    """Install archives on top of the server's libraries, or into an environment of their own.
 
-    That is made where another interpreter is wanted, or where they need other versions than the server has.
-    `target` is a new folder, `timeout` the seconds that each run of pip may take, `runtime_version` what the
-    version asks for, "" for nothing. Raises LoadFailed.
+    The latter if another interpreter is wanted, or if they need other versions than the server has. `target`
+    is a new folder, `timeout` the seconds of each run of pip, `runtime_version` the version's, "" for none.
+    Raises LoadFailed.
     """
     storage.fetch_or_build(
         digest_inputs(archives, interpreter),
@@ -64,13 +61,13 @@ def install_cached(
     warnings = msgspec.json.decode((target / _WARNINGS_FILE).read_bytes(), type=tuple[str, ...])
     if (target / _ENVIRONMENT).is_dir():
         return InstalledCode(interpreter=packages.interpreter_of(target / _ENVIRONMENT), warnings=warnings)
-    # Another process of this Python finds the packages first.
+    # A process of its own, of the same Python, finds the packages first.
     apart = sys.executable if packages.shadows_server_modules(target / _PACKAGES) else ""
     return InstalledCode(packages.search_path(target / _PACKAGES), apart, warnings)
 
 
 def digest_inputs(archives: Sequence[Path], interpreter: str) -> str:
-    """Of all that decides what is installed: the archives, and the libraries that there are already."""
+    """A digest of what an install depends on: the archives, and the libraries that exist already."""
     found = hashlib.sha256()
     for archive in archives:
         found.update(f"{archive.name} {hashlib.sha256(archive.read_bytes()).hexdigest()}\n".encode())
@@ -82,23 +79,23 @@ def digest_inputs(archives: Sequence[Path], interpreter: str) -> str:
 def _build_entry(
     archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> None:
-    told = _install_packages(archives, work, interpreter, timeout, runtime_version)
-    (work / _WARNINGS_FILE).write_bytes(msgspec.json.encode(told))
+    warnings = _install_packages(archives, work, interpreter, timeout, runtime_version)
+    (work / _WARNINGS_FILE).write_bytes(msgspec.json.encode(warnings))
 
 
 def _install_packages(
     archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> tuple[str, ...]:
-    """Install, and return what the owner of the packages should know."""
+    """Install; returns warnings for the owner of the packages."""
     environment = work / _ENVIRONMENT
     if interpreter:
         try:
             packages.install_in_environment(archives, environment, interpreter, timeout)
         except LoadFailed as error:
-            offer = packages.find_compatible_python(archives, work, timeout)
-            if offer is None:
+            compatible = packages.find_compatible_python(archives, work, timeout)
+            if compatible is None:
                 raise
-            raise LoadFailed(f"{error.message} {_advise_runtime(offer, runtime_version)}") from error
+            raise LoadFailed(f"{error.message} {_advise_runtime(compatible, runtime_version)}") from error
         return ()
     try:
         return packages.install_packages(archives, work / _PACKAGES, timeout).warnings
@@ -107,35 +104,35 @@ def _install_packages(
         try:
             packages.install_in_environment(archives, environment, sys.executable, timeout)
         except LoadFailed as error:
-            offer = packages.find_compatible_python(archives, work, timeout)
+            compatible = packages.find_compatible_python(archives, work, timeout)
             raise LoadFailed(
                 f"{conflict.message} An environment of its own failed too: {error.message} "
-                f"{_advise_runtime(offer, runtime_version)}"
+                f"{_advise_runtime(compatible, runtime_version)}"
             ) from error
     return (_ISOLATED_WARNING,)
 
 
-def _advise_runtime(offer: packages.CompatiblePython | None, runtime_version: str) -> str:
-    """What to type so that the packages can be installed."""
-    if offer is None:
+def _advise_runtime(compatible: packages.CompatiblePython | None, runtime_version: str) -> str:
+    """The command that would make the packages installable."""
+    if compatible is None:
         return (
             "Let the packages accept the server's versions, or have an interpreter compute them that has "
             f"what they need: {_format_runtime_command(runtime_version, '--python PATH')}."
         )
     try:
-        python, place = python_environments.find_python(offer.python), ""
+        python, place = python_environments.find_python(compatible.python), ""
     except InvalidArgument:
-        python, place = "PATH", f", PATH being a Python {offer.python}"
-    wanted = " ".join(f"--with '{requirement}'" for requirement in offer.requirements)
+        python, place = "PATH", f", PATH being a Python {compatible.python}"
+    wanted = " ".join(f"--with '{requirement}'" for requirement in compatible.requirements)
+    options = f"--create --python {python} {wanted}"
     return (
-        f"For Python {offer.python} there is {', '.join(offer.requirements)}: "
-        f"{_format_runtime_command(runtime_version, f'--create --python {python} {wanted}')}{place}. If the packages do not "
-        "need these versions in order to predict, let them accept the server's."
+        f"For Python {compatible.python} there is {', '.join(compatible.requirements)}: "
+        f"{_format_runtime_command(runtime_version, options)}{place}. If the packages do not need these "
+        "versions in order to predict, let them accept the server's."
     )
 
 
 def _format_runtime_command(runtime_version: str, options: str) -> str:
-    """How a version gets an interpreter that has what it needs."""
     if runtime_version:
         return f"`pilotlight runtimes add {runtime_version} {options}`, and create the version again"
     return (

@@ -1,8 +1,8 @@
-"""A user's package archives, installed into a folder of their own beside what the server has.
+"""Installs a user's package archives into a folder, on top of the server's own libraries.
 
-Each source archive is built into a wheel, pip then plans against exact pins of this environment, and only
-the difference goes into the folder. pip runs as a process: the environment it sees is the one the models
-will run in, and nothing is ever written to it.
+Each source archive is built into a wheel; pip then plans with the server's versions pinned, and only the
+difference is installed. pip runs as a process that sees the environment in which models run, and never
+writes to it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PackageConflict(LoadFailed):
 
 @dataclass(frozen=True, slots=True)
 class InstallResult:
-    """What was installed, each as "name==version", and sentences worth showing to the user."""
+    """Installed packages as "name==version", and warnings for the user."""
 
     packages: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -83,18 +83,17 @@ class InstallResult:
 
 @dataclass(frozen=True, slots=True)
 class CompatiblePython:
-    """A Python, such as "3.10", for which there are packages in the versions that archives ask for."""
+    """A Python, such as "3.10", for which an index has the required versions."""
 
     python: str
     requirements: tuple[str, ...]
 
 
 def install_packages(archives: Sequence[Path], target: Path, timeout: float | None = None) -> InstallResult:
-    """Install source archives or wheels, with what they need and the server lacks, into `target`.
+    """Install source archives or wheels into `target`, with dependencies that the server lacks.
 
-    `target` is a new or empty folder, `timeout` the seconds that each run of pip may take. Raises LoadFailed
-    naming the archive at fault: it cannot be built, or not in that time, needs what is nowhere to be found,
-    or needs another version of what the server has.
+    `target` is a new or empty folder, `timeout` the seconds of each run of pip. Raises LoadFailed naming the
+    archive that cannot be built, or not in time, or whose dependencies are missing, and PackageConflict.
     """
     target.mkdir(parents=True, exist_ok=True)
     # Beside the target: what a kill leaves there goes with the rest of a half-made version.
@@ -125,10 +124,9 @@ def install_packages(archives: Sequence[Path], target: Path, timeout: float | No
 def install_in_environment(
     archives: Sequence[Path], environment: Path, interpreter: str, timeout: float | None = None
 ) -> str:
-    """Install archives, with all that they need, into an environment of their own; returns its interpreter.
+    """Install archives and their dependencies into a virtual environment; returns its interpreter.
 
-    What the packages do not bring in themselves comes from the `interpreter` that the environment is made of.
-    Raises LoadFailed naming the archives.
+    Other modules come from the `interpreter` that it is made of. Raises LoadFailed naming the archives.
     """
     python = interpreter_of(environment)
     with tempfile.TemporaryDirectory(dir=environment.parent, prefix=".build-") as work:
@@ -150,9 +148,9 @@ def install_in_environment(
 def find_compatible_python(
     archives: Sequence[Path], folder: Path, timeout: float | None = None
 ) -> CompatiblePython | None:
-    """The newest Python for which an index has what archives ask for in other versions than the server's.
+    """The newest Python for which an index has the versions that archives need instead of the server's.
 
-    `folder` gets temporary files. Archives that cannot be built ask for nothing.
+    `folder` gets temporary files. Archives that cannot be built count as needing nothing.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
         pip = _Pip(Path(work), timeout)
@@ -172,7 +170,7 @@ def find_compatible_python(
 
 
 def _find_unmet_requirements(wheel: Path) -> Iterator[Requirement]:
-    """What a wheel requires in another version than the server has."""
+    """Requirements of a wheel that the server's versions do not meet."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         headers = email.message_from_bytes(archive.read(name))
@@ -187,7 +185,7 @@ def _find_unmet_requirements(wheel: Path) -> Iterator[Requirement]:
 
 
 def _is_available(requirement: Requirement, python: str, pip: _Pip) -> bool:
-    """Whether an index lists a wheel of a version that fits; it is not fetched."""
+    """Whether an index lists a wheel of a suitable version; nothing is downloaded."""
     options = ("--disable-pip-version-check", "--no-input", "--no-color", "--retries=1", "--timeout=10")
     asked = (f"--python-version={python}", "--only-binary=:all:", requirement.name)
     try:
@@ -199,12 +197,11 @@ def _is_available(requirement: Requirement, python: str, pip: _Pip) -> bool:
 
 
 def interpreter_of(environment: Path) -> str:
-    """The interpreter of an environment that `install_in_environment` has made, wherever that was copied to."""
     return str(environment / "bin" / "python")
 
 
 def describe_install_environment(interpreter: str) -> Iterator[str]:
-    """All besides archives that an install depends on: the libraries there are, and where more come from."""
+    """What an install depends on besides archives: installed libraries, and package indexes."""
     yield interpreter
     yield from sorted(_list_distributions(interpreter))
     for name in sorted(_INDEX_VARIABLES & os.environ.keys()):
@@ -237,22 +234,23 @@ def _inspect_interpreter(interpreter: str) -> list[str]:
 
 
 def search_path(target: Path) -> tuple[Path, ...]:
-    """The folders in which to look for modules installed into `target`.
+    """The folders with modules of an install into `target`.
 
-    AI Platform's own example of a custom routine lists its modules as `scripts`, and those land in `bin`.
+    AI Platform's own example of a custom routine lists its modules as `scripts`, which are installed into
+    `bin`.
     """
     return tuple(folder for folder in (target, target / "bin") if folder.is_dir())
 
 
 def shadows_server_modules(target: Path) -> bool:
-    """Whether a module below the folder is called as one of the server's, which would be found first."""
+    """Whether a module in the folder has the name of one of the server's, and would hide it."""
     return any(
         module.name in _SERVER_MODULES for module in pkgutil.iter_modules(map(str, search_path(target)))
     )
 
 
 def imports_tensorflow(target: Path) -> bool:
-    """Whether a module below the folder has a line that imports TensorFlow, or Keras, which needs it."""
+    """Whether a module in the folder imports TensorFlow, or Keras, which needs it."""
     modules = (file for file in target.rglob("*.py") if file.is_file())
     return any(_IMPORTS_TENSORFLOW.search(file.read_bytes()) for file in modules)
 
@@ -261,13 +259,15 @@ def imports_tensorflow(target: Path) -> bool:
 
 
 class _PipFailed(Exception):
-    """pip did not succeed; the message is all that it said."""
+    """pip failed; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pip:
-    """Runs pip. `work` has its temporary files, and what it says: a pipe could be held by what a build leaves
-    behind. `timeout` is in seconds, for each run; None: it may take any time. `python` is whose pip it is.
+    """Runs pip.
+
+    `work` holds its temporary files, and its output: processes that a build leaves behind could hold a pipe
+    open. `timeout` is in seconds for each run, None for none. `python` is the interpreter whose pip is run.
     """
 
     work: Path
@@ -280,7 +280,7 @@ class _Pip:
         self.run_program(*pip, arguments[0], *_OPTIONS, *arguments[1:], cwd=cwd, **variables)
 
     def run_program(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
-        """Run a program that may run code of archives; returns what it says. Raises _PipFailed."""
+        """Run a program that may run code of archives; returns its output. Raises _PipFailed."""
         # The environment is passed on here, not read. Archives are built by their own code, which shall not
         # find the credentials of this process.
         environment = sanitize_environment(os.environ, ",".join((*_INDEX_VARIABLES, *_BUILD_VARIABLES)))
@@ -326,7 +326,7 @@ def _build_wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
 
 
 def _run_build(pip: _Pip, folder: Path, *arguments: str) -> None:
-    """Run pip where it may build archives, also those that list scripts alone. Raises _PipFailed."""
+    """Run pip to build archives, including those that list only scripts. Raises _PipFailed."""
     try:
         pip.run(*arguments, cwd=folder)
     except _PipFailed as failure:
@@ -341,7 +341,7 @@ def _run_build(pip: _Pip, folder: Path, *arguments: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedPackage:
-    """A package to install; `wanted` is how pip is to be asked for it."""
+    """A package to install; `requirement` is the argument for pip."""
 
     name: str
     version: str
@@ -349,7 +349,7 @@ class _PlannedPackage:
 
 
 def _plan_install(wheels: Sequence[Path], work: Path, pip: _Pip) -> list[_PlannedPackage]:
-    """What an install of the wheels would add to this environment without changing anything in it."""
+    """What installing the wheels would add to this environment without changing it."""
     pins = work / "pins.txt"
     pins.write_text("".join(f"{name}=={version}\n" for name, version in _installed_versions().items()))
     report = work / "report.json"
@@ -392,13 +392,13 @@ def _load_failed(archives: Sequence[Path], reason: str, kind: type[LoadFailed] =
 
 
 def _mentions_package(text: str, wheel: Path) -> bool:
-    """Whether a text speaks of the package in `wheel`."""
+    """Whether a text names the package in `wheel`."""
     name = canonicalize_name(wheel.name.partition("-")[0])
     return bool(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", canonicalize_name(text)))
 
 
 def _explain_failure(output: str) -> str:
-    """The few lines of pip's output that tell what is wrong."""
+    """The lines of pip's output that give the reason."""
     if conflict := _CONFLICT.search(output):
         return _explain_conflict(conflict[1])
     if missing := re.search(r"No matching distribution found for (.+)", output):

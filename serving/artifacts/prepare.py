@@ -1,8 +1,9 @@
-"""Makes a version's files ready on disk: fetches the model, installs its packages. A process of its own.
+"""Prepares a version's files on disk: fetches the model and installs its packages, in a process of its own.
 
-The gateway starts `python -m serving.artifacts.prepare`, so that it never loads a storage client, and a build script
-of a user's package runs outside of it. One Request goes in on stdin, lines of Report come out on stdout, the
-last one with `done` or `failed`; logs go to stderr. The exit status is 0 also when the preparation failed.
+The gateway starts `python -m serving.artifacts.prepare`: it never loads a storage client itself, and build
+scripts of users' packages run outside of it. One PreparationRequest comes in on stdin, one PreparationReport
+per line goes out on stdout, the last with `done` or `failed`; logs go to stderr. The exit status is 0 also
+when the preparation failed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # No space, over the quota, over the size that files may have, read-only.
 _NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-# Seconds between two signs of life at most.
+# Most seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0
 _READ, _READ_FOLDER = 0o444, 0o555
 _BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
@@ -39,20 +40,19 @@ _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
 
 class PreparationPhase(StrEnum):
-    """What a preparation has just begun to do."""
+    """The step that has just begun."""
 
     FETCHING = "FETCHING"
     INSTALLING = "INSTALLING"
 
 
 class PreparationRequest(msgspec.Struct, frozen=True):
-    """What to prepare. `destination` becomes a folder with `model` and `code`; what it held before goes.
+    """What to prepare. `destination` becomes a folder with `model` and `code`; its old content is removed.
 
-    `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
-    `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
-    `interpreter` is the Python that is to compute the model, "" for the server's own; `runtime_version` is
-    what the version asks for, if it does. `image` is that of a container which serves the model,
-    run by `engine`.
+    `deployment_uri` may be empty if there are packages. `cache_bytes` limits the cache that servers share.
+    `folders` are the local ones that may be fetched from; `build_timeout` is for each run of pip.
+    `interpreter` is the Python that runs the model, "" for the server's own; `runtime_version` is the
+    version's, if it has one. `image` is that of a container that serves the model, run by `engine`.
     """
 
     deployment_uri: str
@@ -69,12 +69,12 @@ class PreparationRequest(msgspec.Struct, frozen=True):
 
 
 class PreparedVersion(msgspec.Struct, frozen=True):
-    """Where things are: the model's folder, and the folders to find the user's modules in, in this order.
+    """The model's folder, and the folders of the user's modules, in search order.
 
     `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
-    `tensorflow` says whether it takes TensorFlow to serve it, as far as its files tell: the model is a
-    SavedModel, or a module of the packages imports TensorFlow. `interpreter` is the Python that is to compute
-    it, "" for the server's own, `image` the id of a container's image.
+    `tensorflow` says whether serving needs TensorFlow: the model is a SavedModel, or a module of the packages
+    imports it. `interpreter` is the Python that runs it, "" for the server's own; `image` the id of a
+    container's image.
     """
 
     model_dir: str
@@ -89,14 +89,14 @@ class PreparedVersion(msgspec.Struct, frozen=True):
 
 
 class PreparationFailure(msgspec.Struct, frozen=True):
-    """A ServingError as it travels: the name of its google.rpc code, and its message."""
+    """A ServingError: the name of its google.rpc code, and its message."""
 
     status: str
     message: str
 
 
 class PreparationReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of output; exactly one of its fields is set, none where it only says that it lives."""
+    """One line of output. One field is set; none in a heartbeat."""
 
     phase: PreparationPhase | None = None
     done: PreparedVersion | None = None
@@ -106,12 +106,12 @@ class PreparationReport(msgspec.Struct, frozen=True, omit_defaults=True):
 def prepare_version(
     request: PreparationRequest, on_phase: Callable[[PreparationPhase], None]
 ) -> PreparedVersion:
-    """Fetch and install. Raises what `Storage.fetch` and `packages.install` raise."""
+    """Fetch and install. Raises what `ArtifactFetcher.fetch` and `packages.install_packages` raise."""
     _check_request(request)
     storage = ArtifactFetcher(Path(request.cache_dir), request.cache_bytes, folders=request.folders)
     destination = Path(request.destination)
     if destination.exists():
-        # An attempt that was killed.
+        # Left by an attempt that was killed.
         shutil.rmtree(destination)
     destination.mkdir(parents=True)
 
@@ -138,10 +138,10 @@ def prepare_version(
             image=image,
         )
 
-    # Code of a user reads its files itself, and an old XGBoost only those that it has written.
+    # User code reads its files itself, and an old XGBoost reads only its own format.
     warnings = () if request.package_uris or request.interpreter else _convert_old_boosters(model)
     tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
-    # Graphs are read by the TensorFlow here, whatever wrote them.
+    # SavedModels are always run by the server's TensorFlow.
     code = InstalledCode(interpreter="" if tensorflow else request.interpreter)
     if request.package_uris:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
@@ -170,10 +170,10 @@ def prepare_version(
 
 
 def _convert_old_boosters(model: Path) -> tuple[str, ...]:
-    """Put models in XGBoost's old binary format into today's, once for all nodes. Raises LoadFailed."""
+    """Convert models in XGBoost's old binary format, once for all nodes. Raises LoadFailed."""
     texts = []
     for file in (model / name for name in _BOOSTERS if (model / name).is_file()):
-        # Not imported where there is no such file.
+        # Imported only if there is such a file.
         from serving.runtimes.xgboost_runtime.legacy_binary import is_binary_model, read_version  # noqa: PLC0415
 
         data = file.read_bytes()
@@ -191,7 +191,7 @@ def _convert_old_boosters(model: Path) -> tuple[str, ...]:
 
 
 def _make_readable(folder: Path) -> None:
-    """Let everybody read a folder who gets to it."""
+    """Let every user read the folder."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.stat().st_mode | (_READ_FOLDER if path.is_dir() else _READ))
 
@@ -206,7 +206,7 @@ def _check_request(request: PreparationRequest) -> None:
 
 
 def main() -> None:
-    """Do what the Request on stdin says and report on stdout."""
+    """Run the PreparationRequest on stdin, and report on stdout."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(), type=PreparationRequest)
@@ -233,7 +233,7 @@ def main() -> None:
 
 
 def _storage_failure(error: OSError) -> PreparationFailure:
-    """The reason why files cannot be written; anything else is not expected."""
+    """The failure for a full or read-only disk; any other error is internal."""
     if error.errno not in _NO_SPACE_ERRNOS:
         return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
     place = error.filename or "its state folder"
@@ -246,7 +246,7 @@ def _storage_failure(error: OSError) -> PreparationFailure:
 
 @contextlib.contextmanager
 def _heartbeat(build_timeout: float | None) -> Iterator[None]:
-    """Report often enough in this block for who gives us up after so many seconds without a word."""
+    """Report within each `build_timeout`, after which the gateway would give this process up."""
     if build_timeout is None:
         yield
         return
@@ -256,7 +256,7 @@ def _heartbeat(build_timeout: float | None) -> Iterator[None]:
         while not ended.wait(every):
             _write_report(PreparationReport())
 
-    thread = threading.Thread(target=send_heartbeats, name="signs-of-life", daemon=True)
+    thread = threading.Thread(target=send_heartbeats, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield

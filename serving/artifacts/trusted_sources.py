@@ -1,4 +1,4 @@
-"""What the URIs of a request may name: sources whose code is trusted, and folders that callers may use."""
+"""Which URIs a request may name: sources whose code is trusted, and local folders."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from serving.artifacts.local_folder_policy import LocalFolderPolicy, resolve_pat
 from serving.artifacts.storage.uris import parse_storage_uri
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 
-# Parts of a path that lead elsewhere than it seems. Cloud Storage takes them literally; not all that stands
-# between does.
+# Cloud Storage takes these literally, but not every proxy or library on the way does.
 _DOT_SEGMENTS = {".", ".."}
-# Before the images of containers, as other tools write it.
+# The scheme of container images, as in other tools.
 _IMAGE_SCHEME = "docker://"
 
 
 @dataclass(frozen=True, slots=True)
 class _SourcePrefix:
-    """A bucket and the beginning of its object names, or no bucket and a folder."""
+    """A bucket and a prefix of object names, or "" and a folder."""
 
     bucket: str
     path: str
 
     def contains(self, bucket: str, path: str) -> bool:
-        """Whether something lies there. Whole parts of a path count: /models-evil is not in /models."""
+        """Whether the path is at or below the prefix.
+
+        By whole parts: /models does not contain /models-evil.
+        """
         return bucket == self.bucket and (
             not self.path or path == self.path or path.startswith(self._path_with_slash)
         )
 
     @property
     def resolve_links(self) -> _SourcePrefix:
-        """The folder that it is once links are followed."""
+        """The real path of a local prefix."""
         return _SourcePrefix("", resolve_path(self.path))
 
     @property
@@ -41,14 +43,14 @@ class _SourcePrefix:
 
 @dataclass(frozen=True, slots=True)
 class TrustedSources:
-    """Where models and packages may come from, since loading one runs its code; none named: anywhere."""
+    """Where models and packages may come from, since loading them runs their code; none: anywhere."""
 
     prefixes: tuple[_SourcePrefix, ...] = ()
     images: tuple[str, ...] = ()
 
     @classmethod
     def from_setting(cls, setting: str) -> TrustedSources:
-        """From the setting, sources separated by commas. Raises InvalidArgument."""
+        """The sources of the setting, separated by commas. Raises InvalidArgument."""
         found = []
         images = []
         for uri in filter(None, (part.strip() for part in setting.split(","))):
@@ -70,13 +72,12 @@ class TrustedSources:
 
     @property
     def allows_everything(self) -> bool:
-        """Whether everything is allowed."""
         return not self.prefixes and not self.images
 
     def check_uris(self, uris: Iterable[tuple[str, str]]) -> None:
-        """Refuse what lies elsewhere: fields of a request and their URIs, empty ones left out.
+        """Refuse untrusted URIs, given with their fields; empty ones are skipped.
 
-        Raises FailedPrecondition naming the field. Looks at the disk, where links are followed.
+        Raises FailedPrecondition naming the field. Follows links on disk.
         """
         if self.allows_everything:
             return
@@ -90,10 +91,7 @@ class TrustedSources:
                 )
 
     def check_image(self, field: str, image: str) -> None:
-        """Refuse the image of a container that comes from elsewhere.
-
-        Raises FailedPrecondition naming the field.
-        """
+        """Refuse an untrusted container image. Raises FailedPrecondition naming the field."""
         if not self.allows_everything and not any(_is_image_below(image, trusted) for trusted in self.images):
             raise field_error(
                 FailedPrecondition,
@@ -109,7 +107,7 @@ class TrustedSources:
         if bucket:
             return any(prefix.contains(bucket, path) for prefix in self.prefixes)
         real = resolve_path(path)
-        # Both: a link from outside could be changed before the files are read, one inside by no stranger.
+        # Both paths: a link outside of the prefix could be changed before the files are read.
         return any(
             not prefix.bucket and prefix.contains("", path) and prefix.resolve_links.contains("", real)
             for prefix in self.prefixes
@@ -124,10 +122,10 @@ class TrustedSources:
 
 
 def check_local_uri(folders: LocalFolderPolicy, field: str, uri: str, *, whole: bool = False) -> None:
-    """Refuse a local path that callers may not use; `whole`: all that is below it is meant.
+    """Refuse a local path that callers may not use; `whole`: with everything below it.
 
-    Raises FailedPrecondition naming the field. Of a pattern (`FOLDER/*`) the folder is looked at; its files
-    are when they are found. What is no URI is left to whoever opens it, with the same parser.
+    Raises FailedPrecondition naming the field. Of a pattern (`FOLDER/*`) only the folder is checked; its
+    files are when they are found. An invalid URI is left to whoever opens it.
     """
     try:
         bucket, path = parse_storage_uri(uri)
@@ -142,7 +140,7 @@ def check_local_uri(folders: LocalFolderPolicy, field: str, uri: str, *, whole: 
 
 
 def _is_image_below(image: str, trusted: str) -> bool:
-    """Whether an image is this one, of any tag, or one below it."""
+    """Whether an image is the trusted one, with any tag, or below it."""
     return image == trusted or image.startswith((f"{trusted}/", f"{trusted}:", f"{trusted}@"))
 
 

@@ -12,7 +12,10 @@ from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.request_io import MAX_BODY_BYTES
 from serving.gateway.request_context import ensure_request_id
 from serving.http_headers import (
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
     JSON_CONTENT_TYPE,
+    METHOD_OVERRIDE,
     Headers,
     Message,
     Receive,
@@ -25,7 +28,6 @@ from serving.media_types import strip_parameters
 from serving.protocols.errors import render_error
 from serving.protocols.paths import detect_dialect
 from serving.transport.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding
-from serving.transport.request_head import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
 
 FORM = "application/x-www-form-urlencoded"
 _POST = "POST"

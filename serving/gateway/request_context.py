@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from serving.http_headers import Headers, Message, Scope, Send
-from serving.transport.request_head import REQUEST_ID, TRACEPARENT, RequestHead
+from serving.http_headers import REQUEST_ID, TRACEPARENT, Headers, Message, Scope, Send
+from serving.transport.request_head import RequestHead
 
 _CALLER_KEY = "pilotlight.caller"
 

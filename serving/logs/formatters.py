@@ -1,4 +1,4 @@
-"""The lines that our processes log on standard error, as text or as JSON that Cloud Logging understands."""
+"""Formats of the server's own log lines on standard error: text, or JSON for Cloud Logging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def escape_control_characters(text: str) -> str:
-    """A line with all control characters in it written out, as in `\\x1b`, but for tabs."""
+    """A line with its control characters escaped, except tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,23 +22,21 @@ def escape_control_characters(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Several lines, each printable."""
+    """Escape control characters, except tabs and newlines."""
     return "\n".join(map(escape_control_characters, text.split("\n")))
 
 
 class TextFormatter(logging.Formatter):
-    """What models print and clients name moves no cursor of who reads it."""
+    """Escapes control characters: output of models and names from clients must not control a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, and those of a traceback."""
         return escape_lines(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per line; a traceback is part of the message, as Error Reporting has it."""
+    """A JSON object per line; a traceback is part of the message, as Error Reporting expects."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
@@ -53,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(form: str) -> None:
-    """Log to standard error as `form` has it, TEXT or JSON."""
+    """Log to standard error in the format TEXT or JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == JSON else TextFormatter(_TEXT_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

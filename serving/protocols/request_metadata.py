@@ -8,10 +8,10 @@ from functools import lru_cache
 import msgspec
 
 from serving.errors import InvalidArgument
+from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.media_types import BINARY, JSON, NPY, negotiate_media_type, strip_parameters
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.protocols.paths import PredictionPath
-from serving.transport.request_head import ACCEPT, CONTENT_TYPE, JSON_BYTES
 
 # What a body of AI Platform's route can be besides JSON, which is what all else is taken for: clients tell
 # many types for it, curl that of a form.

@@ -1,7 +1,6 @@
-"""Accepts connections of clients, also where there is no file descriptor for them.
+"""Accepts connections even when the process is out of file descriptors, which libuv would answer with resets.
 
-libuv, when it has none, resets all connections that wait. Here they wait on while idle ones are closed, and
-are told after a moment what the server is short of.
+Then new connections wait while idle ones are closed; after a second they get an error response.
 """
 
 from __future__ import annotations
@@ -21,27 +20,26 @@ logger = logging.getLogger(__name__)
 
 # Connections that are accepted in one turn of the event loop.
 _ACCEPTS_PER_TURN = 100
-# Seconds until the next try, and after which those that wait are refused.
+# Seconds until the next attempt, and after which waiting connections are rejected.
 _RETRY_SECONDS, _MAX_HOLD_SECONDS = 0.1, 1.0
-# What concerns one connection, which is gone again.
+# Errors of a single connection, which is gone again.
 _CLIENT_ERRNOS = frozenset({errno.ECONNABORTED, errno.EPROTO})
-# Bytes of a request that are read before it is refused.
+# Bytes of a request that are read before the connection is closed.
 _DISCARD_BYTES = 1 << 16
 
 
-# Is told, at each try, why no connection can be accepted; "" once one can.
+# Called at each attempt with the reason why no connection can be accepted; "" once one can.
 ShortageCallback = Callable[[str], None]
 
 
-def ignore_shortage(_: str) -> None:
-    """Tell nobody."""
+def ignore_shortage(_: str) -> None: ...
 
 
 class ConnectionAcceptor:
     """Accepts connections on a listening socket from `start` to `close`.
 
-    `connect` makes the protocol of one, `make_room` is asked to close idle ones. With `secure` connections
-    begin with TLS, and are its from then on.
+    `connect` makes the protocol of a connection; `make_room` closes idle ones. If given, `begin_tls` takes
+    over each accepted socket.
     """
 
     def __init__(
@@ -65,13 +63,12 @@ class ConnectionAcceptor:
         self._opening_tasks: set[asyncio.Task[object]] = set()
 
     def start(self) -> None:
-        """Accept connections from now on."""
         self._listening.setblocking(False)
         self._open_reserve()
         self._loop.add_reader(self._listening, self._accept_all)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more; open connections stay."""
         self._loop.remove_reader(self._listening)
         if self._timer is not None:
             self._timer.cancel()
@@ -83,7 +80,7 @@ class ConnectionAcceptor:
         try:
             for _ in range(_ACCEPTS_PER_TURN):
                 self._open_connection(self._listening.accept()[0])
-        except BlockingIOError:  # nobody waits any more
+        except BlockingIOError:  # no more connections wait
             if self._short_since is not None:
                 logger.warning("connections are accepted again")
                 self._short_since = None
@@ -111,13 +108,13 @@ class ConnectionAcceptor:
             logger.debug("a connection could not be opened: %s", error)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Leave those that ask where they are, for a moment, and make room for them."""
+        """Stop accepting for a moment, and make room."""
         if self._short_since is None:
             self._short_since = self._loop.time()
             logger.error("no connection can be accepted: %s", error)
         self._on_shortage(f"No connection can be accepted: {error}")
         if self._loop.time() - self._short_since >= _MAX_HOLD_SECONDS:
-            self._refuse_all(error)
+            self._reject_waiting(error)
         self._make_room()
         self._loop.remove_reader(self._listening)
         self._timer = self._loop.call_later(_RETRY_SECONDS, self._resume_accepting)
@@ -126,8 +123,8 @@ class ConnectionAcceptor:
         self._loop.add_reader(self._listening, self._accept_all)
         self._accept_all()
 
-    def _refuse_all(self, error: OSError) -> None:
-        """Answer those that wait, one after the other, with the descriptor that is kept for it."""
+    def _reject_waiting(self, error: OSError) -> None:
+        """Answer waiting connections one after another, with the reserved descriptor."""
         shortage = find_shortage(error)
         answer = b"" if shortage is None or self._begin_tls is not None else encode_error_response(shortage)
         with contextlib.suppress(OSError):
@@ -142,7 +139,7 @@ class ConnectionAcceptor:
             try:
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                return  # at the next time
+                return  # until the next attempt
 
     def _close_reserve(self) -> None:
         if self._reserve is not None:
@@ -155,6 +152,5 @@ def _reject_connection(client: socket.socket, answer: bytes) -> None:
         client.setblocking(False)
         client.send(answer)
         client.shutdown(socket.SHUT_WR)
-        client.recv(
-            _DISCARD_BYTES
-        )  # what is left unread makes a reset of the end, which overtakes the answer
+        # Unread input would make close() send a reset, which overtakes the response.
+        client.recv(_DISCARD_BYTES)

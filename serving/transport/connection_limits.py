@@ -1,8 +1,8 @@
-"""What connections of clients are granted together: places, memory for what arrives, and their time.
+"""Limits all client connections share: their number, the memory of incomplete requests, their timeouts.
 
-A `Gate` looks at each connection once a second, a tenth of them at a time, and has those end that do not keep
-to their time: no timer per request. Its clock stands still while the event loop is blocked, so that nobody is
-blamed for what the server did not read.
+A `ConnectionLimiter` checks each connection once a second, a tenth of them at a time: no timer per request.
+Its clock stands still while the event loop is blocked, so that no client is blamed for the server's own
+delay.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from serving.transport.request_head import RequestHeadCache
 if TYPE_CHECKING:
     from serving.transport.http_connection import HttpConnection
 
-# Each look is at so much of the connections, ten times a second; the most seconds that one counts for.
+# Ten checks a second, each of a tenth of the connections; one advances the clock by so many seconds at most.
 SLICES = 10
 _MAX_CHECK_SECONDS = 0.3
-# Idle connections make room when more than this share of the places is taken.
+# Idle connections are closed when more than this share of `max_connections` is in use.
 _CROWDED_SHARE = 0.9
 
 
 class ConnectionLimiter:
-    """All connections of one server."""
+    """All client connections of one server."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class ConnectionLimiter:
         self.cross_origin = cross_origin
         self.max_connections = min(settings.max_connections, max_connections)
         self.max_head_bytes = settings.max_header_bytes
-        self.now = 0.0  # seconds since the start in which the event loop was alive, in steps
-        self.arriving_bytes = 0  # bytes that connections hold; see `Connection.held_bytes`
-        self.unsent_bytes = 0  # bytes of answers that clients have not read, as far as that is known
-        self.rejections: Counter[str] = Counter()  # connections, by the setting that was not kept to
+        self.now = 0.0  # seconds in which the event loop was not blocked, advanced at each check
+        self.arriving_bytes = 0  # the sum of `HttpConnection.held_bytes`
+        self.unsent_bytes = 0  # the sum of `HttpConnection.unsent_bytes`
+        self.rejections: Counter[str] = Counter()  # by the setting that was exceeded
         self.head_cache = RequestHeadCache()
         self.decompressions = DecompressionQueue()
         self._slices: list[set[HttpConnection]] = [set() for _ in range(SLICES)]
@@ -52,11 +52,10 @@ class ConnectionLimiter:
 
     @property
     def open_connections(self) -> int:
-        """How many connections there are."""
         return sum(map(len, self._slices))
 
     def add_connection(self, connection: HttpConnection) -> int | None:
-        """The slice of a new connection; None when there is no place for it."""
+        """The slice of a new connection, to give to `remove_connection`; None beyond `max_connections`."""
         if self.open_connections >= self.max_connections:
             self.rejections["max_connections"] += 1
             return None
@@ -65,11 +64,10 @@ class ConnectionLimiter:
         return number
 
     def remove_connection(self, connection: HttpConnection, number: int) -> None:
-        """A connection is closed."""
         self._slices[number].discard(connection)
 
     def check_next_slice(self, time: float) -> None:
-        """Look at the next tenth of the connections; `time` is on the event loop's clock, in seconds."""
+        """Check the next tenth of the connections; `time` is on the event loop's clock, in seconds."""
         if self._last_check is not None:
             self.now += min(time - self._last_check, _MAX_CHECK_SECONDS)
         self._last_check = time
@@ -80,18 +78,16 @@ class ConnectionLimiter:
             self._make_room()
 
     def count_arriving(self, size: int) -> None:
-        """A connection holds so many bytes more."""
         self.arriving_bytes += size
         if self.is_full:
             self._reject_slowest_sender()
 
     @property
     def is_full(self) -> bool:
-        """Whether connections hold more than they may together."""
+        """Whether incomplete requests use more than `arriving_bytes`."""
         return self.arriving_bytes > self.settings.arriving_bytes
 
     def overload_error(self, why: str) -> Unavailable:
-        """The error for a request that there is no memory for."""
         limit = self.settings.arriving_bytes
         return Unavailable(
             f"Too many bytes of requests arrive or wait (setting arriving_bytes = {limit}), and {why}.",
@@ -99,39 +95,38 @@ class ConnectionLimiter:
         )
 
     def change_unsent(self, change: int) -> None:
-        """Answers that are not read have become so many bytes more."""
         self.unsent_bytes += change
         if change > 0 and self.unsent_bytes > self.settings.unsent_bytes:
             self._drop_slowest_readers()
 
     def _drop_slowest_readers(self) -> None:
-        """Close those that have read least per second, until what is left is within the limit."""
+        """Close the connections with the lowest read rate until the rest is within the limit."""
         readers = [one for members in self._slices for one in members if one.unsent_bytes]
         readers.sort(key=lambda one: one.read_rate, reverse=True)
-        # Alone, an answer may be of any size that an answer may have.
+        # A single response may have any size.
         while self.unsent_bytes > self.settings.unsent_bytes and len(readers) > 1:
             readers.pop().drop_responses()
 
     def _reject_slowest_sender(self) -> None:
-        """Let go of what has been arriving or waiting longest: healthy requests do not take long."""
+        """Reject the request that has been incomplete or queued for longest."""
         holding = [one for members in self._slices for one in members if one.held_bytes]
-        if len(holding) > 1:  # alone, a body may be of any size that a request may have
+        if len(holding) > 1:  # a single body may have any size
             slowest = min(
                 (one for one in holding if one.releasable_bytes),
                 key=lambda one: (one.body_started_at, -one.releasable_bytes),
-                default=None,  # all that is held is being unpacked
+                default=None,  # all held bytes are bodies being decompressed
             )
             if slowest is not None:
                 slowest.drop_queued_requests(self.overload_error("this one has done so for longest"))
 
     def _make_room(self) -> None:
-        """Close those that have been idle longest, so that others find a place."""
+        """Close the connections idle for longest when most of the places are taken."""
         surplus = self.open_connections - math.floor(_CROWDED_SHARE * self.max_connections)
         if surplus > 0:
             self.close_idle(surplus)
 
     def close_idle(self, count: int, seconds: float = 0) -> None:
-        """Close so many of the connections that have been idle longest, for so long at least."""
+        """Close up to `count` of the connections idle for longest, for `seconds` at least."""
         idle = [one for members in self._slices for one in members if one.is_idle]
         for connection in sorted(idle, key=lambda one: one.since)[:count]:
             if self.now - connection.since >= seconds:

@@ -1,7 +1,7 @@
-"""Bodies of requests that are packed: gzip and deflate, unpacked in steps, up to a limit.
+"""Request bodies in gzip or deflate, decompressed in steps up to a limit.
 
-A step takes about a millisecond at most, so that whoever unpacks on an event loop can let others have their
-turn. What is longer than the limit is given up where it exceeds that, however well it is packed.
+A step takes about a millisecond at most, so that an event loop can do other work in between. Decompression
+stops as soon as the limit is exceeded.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ ENCODINGS = (GZIP, DEFLATE)
 _IDENTITY = frozenset({"", "identity"})
 _ALIASES = {"x-gzip": GZIP}
 
-# Bytes that a step may read, or make, and that zlib is given at once.
+# Bytes that a step may read or produce, and that zlib gets at once.
 _STEP, _PIECE = 1 << 18, 1 << 16
-# A file of gzip may be several, one behind the other; no client sends many.
+# A gzip body may have several members; clients do not send many.
 _MAX_MEMBERS = 256
-# zlib's words for the formats.
+# zlib's codes of the formats (wbits).
 _GZIP_BITS, _ZLIB_BITS, _RAW_BITS = 31, 15, -15
 
 
 def parse_content_encoding(values: Iterable[bytes]) -> str:
-    """What the headers `Content-Encoding` of a request say; "" where the body is as it is."""
+    """The value of `Content-Encoding` headers without aliases; "" for an uncompressed body."""
     said = [part.strip().lower() for value in values for part in value.decode("latin-1").split(",")]
     applied = [_ALIASES.get(one, one) for one in said if one not in _IDENTITY]
     return ", ".join(applied)
 
 
 def check_encoding(encoding: str) -> None:
-    """Raise UnsupportedEncoding for what cannot be unpacked."""
+    """Raise UnsupportedEncoding for an unknown encoding."""
     if encoding not in ENCODINGS:
         raise UnsupportedEncoding(
             f"The body has the encoding {encoding[:100]!r}, which is not known here. Send it with "
@@ -45,9 +45,9 @@ def check_encoding(encoding: str) -> None:
 
 
 class BodyDecompressor:
-    """One body on its way: `step` until it returns true, then it is `body`; `size` is how long it has become.
+    """Decompresses one body: call `step` until it returns true, then read `body`; `size` is its length.
 
-    Raises UnsupportedEncoding for an encoding that is not among `ENCODINGS`.
+    Raises UnsupportedEncoding for an encoding that is not in `ENCODINGS`.
     """
 
     def __init__(self, encoding: str, packed: bytes, limit: int) -> None:
@@ -64,13 +64,12 @@ class BodyDecompressor:
 
     @property
     def body(self) -> bytes:
-        """What has been unpacked."""
         return b"".join(self._parts)
 
     def step(self) -> bool:
-        """Unpack some more; whether that was all.
+        """Decompress a part; returns whether it was the last.
 
-        Raises BodyTooLarge past the limit, InvalidArgument for what is not so packed.
+        Raises BodyTooLarge beyond the limit, InvalidArgument for malformed data.
         """
         most_size, most_position = self.size + _STEP, self._position + _STEP
         while self.size < most_size and self._position < most_position:
@@ -103,32 +102,32 @@ class BodyDecompressor:
         return InvalidArgument(f"The body is not what its Content-Encoding says, {self._encoding}: {reason}.")
 
 
-async def decompress_body(unpacking: BodyDecompressor, hold: Callable[[int], None]) -> bytes:
-    """The whole body; the event loop has its turn after each step. `hold` is told how much it grows.
+async def decompress_body(decompressor: BodyDecompressor, hold: Callable[[int], None]) -> bytes:
+    """The whole body; yields to the event loop after each step. `hold` is called with the growth in bytes.
 
-    Raises what `Unpacking.step` and `hold` raise.
+    Raises what `BodyDecompressor.step` and `hold` raise.
     """
     is_whole = False
     while not is_whole:
-        before = unpacking.size
-        is_whole = unpacking.step()
-        hold(unpacking.size - before)
+        before = decompressor.size
+        is_whole = decompressor.step()
+        hold(decompressor.size - before)
         if not is_whole:
             await asyncio.sleep(0)
-    return unpacking.body
+    return decompressor.body
 
 
 class DecompressionQueue:
-    """Bodies that take more than a step, one after the other, so that only one of them grows.
+    """Bodies that need several steps, decompressed one after another so that only one of them grows.
 
-    `add` takes what makes a step and returns whether it was the last one; it must not raise.
+    `add` takes a function that does one step and returns whether it was the last; it must not raise.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], bool]] = deque()
 
     def add(self, step: Callable[[], bool]) -> None:
-        """Have the steps made, one in each turn of the event loop, once it is their turn."""
+        """Run the steps, one per turn of the event loop, after those added before."""
         self._waiting.append(step)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._run_step)
@@ -141,7 +140,7 @@ class DecompressionQueue:
 
 
 def _window_bits(encoding: str, packed: bytes) -> int:
-    """How zlib is told the format; what is called deflate may come without its header."""
+    """zlib's code of the format; bodies called deflate may lack the zlib header."""
     if encoding == GZIP:
         return _GZIP_BITS
     has_header = len(packed) > 1 and packed[0] & 0x0F == 8 and int.from_bytes(packed[:2], "big") % 31 == 0

@@ -1,7 +1,7 @@
-"""Cross-origin protection: web pages of others must not act where it is enough to reach the server.
+"""Cross-origin protection: foreign web pages must not use a server that asks for no token.
 
-A browser sends requests for any page that it shows, to servers on loopback too. It tells whose page it is in
-`Origin` and `Sec-Fetch-Site`; `Host` tells a page whose own name was made to lead here (DNS rebinding).
+A browser sends requests for any page it shows, to loopback addresses too. `Origin` and `Sec-Fetch-Site` say
+whose page it is; a foreign `Host` shows a page whose own name resolves to this server (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from serving.errors import InvalidArgument, PermissionDenied
 from serving.http_headers import Headers
 
 ANY_HOST = "*"
-# Headers of answers that scripts of allowed origins may read, besides those that they always may.
+# Response headers that scripts of allowed origins may read, besides the CORS-safelisted ones.
 EXPOSED_HEADERS = ("x-request-id", "server-timing", "retry-after", "inference-header-content-length")
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::(\d{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)")
 _PORTS = {"http": 80, "https": 443}
-# Names are shorter; no longer ones are taken apart, remembered, or repeated to who sent them.
+# DNS names are shorter; longer values are neither parsed, nor cached, nor repeated in errors.
 _MAX_AUTHORITY_BYTES = 300
 _MAX_CACHED_AUTHORITIES = 256
 _OWN_FETCH_SITES = frozenset({None, b"none", b"same-origin"})
 
 
 class Authority(NamedTuple):
-    """A host and a port, as in `Host`; `address` if the host is one and no name, `port` if it is told."""
+    """Host and port of a `Host` header; `address` if the host is an IP address, `port` if it is given."""
 
     host: str
     port: int | None
@@ -39,10 +39,10 @@ class Authority(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CrossOriginPolicy:
-    """Which requests are answered, by what browsers tell of them.
+    """Which requests are answered, by the headers that browsers add.
 
-    Where it is not `enforced` all are; scripts of allowed `origins` may read answers anywhere. `domains`
-    begin with a dot, and stand for all names below them. `scheme` is the server's own.
+    If not `enforced`, all are; scripts of allowed `origins` may read responses in either case. `domains`
+    begin with a dot and stand for all names below them. `scheme` is the server's own.
     """
 
     enforced: bool = False
@@ -57,9 +57,9 @@ class CrossOriginPolicy:
     def from_settings(
         cls, settings: ServerSettings, listening: str | None, *, enforced: bool, scheme: str = "http"
     ) -> Self:
-        """That of a server which listens on a host; None: on a unix socket, which no name leads to.
+        """The policy of a server that listens on a host; None: on a unix socket, which no page can reach.
 
-        Raises InvalidArgument for settings that cannot be.
+        Raises InvalidArgument for invalid settings.
         """
         names = [_parse_host_pattern(name) for name in _split_setting(settings.allowed_hosts)]
         address = None if listening is None else _parse_address(listening)
@@ -76,7 +76,7 @@ class CrossOriginPolicy:
     def find_violation(
         self, host: bytes | None, origin: bytes | None, fetch_site: bytes | None
     ) -> PermissionDenied | None:
-        """What a request is refused with, by its headers `Host`, `Origin` and `Sec-Fetch-Site`."""
+        """The error for a request with these three headers, None if it is allowed."""
         if not self.enforced:
             return None
         authority = None if host is None else parse_authority(host)
@@ -91,7 +91,7 @@ class CrossOriginPolicy:
         return _foreign_page_error(_shorten(origin))
 
     def response_headers(self, origin: bytes | None) -> Headers:
-        """What tells a browser that scripts of an origin may read an answer; nothing if they may not."""
+        """CORS headers for scripts of an allowed origin, none for another."""
         if origin is None or origin not in self.origins:
             return ()
         exposed = ", ".join(EXPOSED_HEADERS).encode()
@@ -107,7 +107,7 @@ class CrossOriginPolicy:
         if authority is None:
             return False
         host, _, address = authority
-        if address is not None:  # no page can have its name lead to an address, for it has none
+        if address is not None:  # DNS rebinding needs a name
             return address.is_loopback or self.any_address or host in self.hosts
         return (
             host == "localhost"
@@ -117,12 +117,11 @@ class CrossOriginPolicy:
         )
 
     def _is_same_origin(self, origin: bytes, called: Authority | None, fetch_site: bytes | None) -> bool:
-        """Whether an origin is the one that was called."""
         found = _ORIGIN.fullmatch(origin.decode("latin-1"))
         theirs = None if found is None else parse_authority(found[2].encode("latin-1"))
         if found is None or theirs is None or called is None or theirs.host != called.host:
             return False
-        # Where a proxy in front speaks TLS the schemes differ, but the browser knows that it is the same one.
+        # Behind a proxy with TLS the schemes differ, but the browser says that the origin is the same.
         scheme, port = found[1], _PORTS[found[1]]
         return (scheme == self.scheme or fetch_site == b"same-origin") and (
             (theirs.port or port) == (called.port or port)
@@ -133,7 +132,7 @@ UNENFORCED_POLICY = CrossOriginPolicy()
 
 
 def parse_authority(text: bytes) -> Authority | None:
-    """A `Host`; None if it is none."""
+    """Parse a `Host` header; None if it is invalid."""
     return _parse_authority(text) if len(text) <= _MAX_AUTHORITY_BYTES else None
 
 
@@ -182,7 +181,7 @@ def _parse_origin(origin: str) -> bytes:
     return origin.lower().encode()
 
 
-# ---- refusals
+# ---- errors
 
 
 def _foreign_host_error(host: bytes) -> PermissionDenied:

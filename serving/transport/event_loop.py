@@ -1,4 +1,4 @@
-"""Runs a program's main coroutine, and ends the program."""
+"""Runs a program's main coroutine, and ends the process by force if need be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STDERR = 2
 
 
 def run_event_loop(main: Coroutine[Any, Any, int]) -> int:
-    """Run the program's main coroutine on uvloop; its result is the exit code."""
+    """Run the main coroutine on uvloop with the highest limit of open files; its result is the exit code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -24,12 +24,11 @@ def run_event_loop(main: Coroutine[Any, Any, int]) -> int:
 
 
 def end_process_within(seconds: float) -> None:
-    """End this process after so many seconds if it has not ended by then, whatever it does.
+    """End this process with status 1 after so many seconds, and print what its threads were doing.
 
-    Its status is 1 then, and its last words are what its threads were doing. It takes no lock, so that a
-    handler of a signal may call it; the last call counts.
+    Takes no lock, so that a signal handler may call it; a later call replaces the earlier one.
     """
     try:
         faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
-    except RuntimeError:  # there is no thread to be had: then without a word
+    except RuntimeError:  # no thread can be started: then without a traceback
         signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,54 +1,51 @@
-"""The channel between gateway and node: many requests at a time over one unix-socket connection.
+"""Frames between gateway and node: many concurrent requests over one unix-socket connection.
 
-A frame is a head of fixed size and what follows it: a few bytes in front, where there is need, and the body.
-The gateway sends requests, withdraws those that nobody waits for any more, and asks whether the node still
-reacts (a ping, whose answer is empty). The node sends answers, in the order in which they are ready.
-What is sent in one turn of the event loop goes out in one write; while the other end does not read, frames
-wait here, where they can be withdrawn.
+A frame is a header of fixed size, an optional prefix of a few bytes, and the body. The gateway sends
+requests, cancels those that nobody waits for, and pings the node (the response is empty). The node sends
+responses as they become ready. Frames sent in one turn of the event loop go out in one write; while the peer
+does not read, frames wait here, where they can be withdrawn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any, cast
 
-Headers = Sequence[tuple[bytes, bytes]]
+from serving.http_headers import Headers
 
-# From the gateway: kind, flags, number of the request, its slot on the board, the seconds it has, the length
-# of what stands in front of its body and tells of its call (see `serving.protocols`), and that of both.
+# From the gateway: kind, flags, number of the request, its slot of the request marks, the seconds it has, the
+# length of the prefix (how the model is called, see `serving.protocols`), and that of prefix and body.
 REQUEST_HEADER = struct.Struct("<BBIIdIQ")
 PREDICT_FRAME, CANCEL_FRAME, PING_FRAME = 1, 2, 3
-# The request's call is to be its own; its answer is to say how long things took.
+# Flags of a request.
 NEVER_BATCH, WANTS_TIMING = 1, 2
 
-# From the node: number of the request, status, the length of its header lines, which stand in front of the
-# body as they do in an HTTP answer, and that of both.
+# From the node: number of the request, status, the length of the prefix (header lines as in an HTTP
+# response), and that of prefix and body.
 RESPONSE_HEADER = struct.Struct("<IHIQ")
 
-# Arriving frames share a buffer of so many bytes; one that does not fit gets memory of its own, at first at
-# most so much: the rest is added as it comes, since who announces much may send little. What stands in front
-# of a body has no more than this.
+# Arriving frames share a buffer of this size. The body of a longer frame gets memory of its own, at first at
+# most _FIRST_ALLOCATION_BYTES, and more as it arrives: a peer may announce more than it sends.
 _SHARED_BUFFER_BYTES = 64 << 10
 MAX_PREFIX_BYTES = _SHARED_BUFFER_BYTES // 2
 _FIRST_ALLOCATION_BYTES = 16 << 20
-# What is longer is written by itself, not copied to stand beside others.
+# Longer bodies are written by themselves, not copied next to others.
 _SEPARATE_WRITE_BYTES = 64 << 10
 
 Body = bytes | bytearray
 
 
 class FrameError(Exception):
-    """What came is no frame."""
+    """The bytes received are no valid frame."""
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
-    """One end of a channel: cuts what arrives into frames, and sends what it is given once per turn.
+    """One end of the connection: splits input into frames and writes frames once per turn.
 
-    `head` ends with the bytes in front of the body and those of all that follows; `longest` is how many the
-    body may have.
+    The last two fields of `head` are the length of the prefix, and of prefix and body together. A body may
+    have `max_body_bytes`.
     """
 
     def __init__(self, head: struct.Struct, max_body_bytes: int) -> None:
@@ -57,39 +54,39 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._max_body_bytes = max_body_bytes
         self._shared = bytearray(_SHARED_BUFFER_BYTES)
         self._view = memoryview(self._shared)
-        self._filled = 0  # bytes of the shared buffer that are not cut yet
+        self._filled = 0  # bytes in the shared buffer that are not split yet
         self._long_body: bytearray | None = None  # the body of a long frame
         self._long_head: tuple[Any, ...] = ()
         self._long_prefix = b""
         self._long_length = self._long_filled = 0
-        self._bytes_to_skip = 0  # bytes of a frame that is not taken
-        self._unsent: dict[int, tuple[bytes, Body]] = {}  # frames by their numbers
-        self._has_long_unsent = False  # whether any of them is
+        self._bytes_to_skip = 0  # bytes left of a rejected frame
+        self._unsent: dict[int, tuple[bytes, Body]] = {}  # by the frame's number
+        self._has_long_unsent = False
         self._reading = False
         self._flushing = False
-        self.paused = False  # the transport has more than it can write
+        self.paused = False  # the transport accepts no writes
 
-    # ---- for the two ends
+    # ---- callbacks for subclasses
 
-    def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
-        """A frame has come. Raises FrameError if it cannot be one."""
+    def on_frame(self, head: tuple[Any, ...], prefix: bytes, body: Body) -> None:
+        """Handle a frame. Raises FrameError for an invalid one."""
         raise NotImplementedError
 
     def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
-        """Whether a long frame is to be taken, whose body begins; if not, what comes of it is dropped."""
+        """Whether to receive a long frame whose body begins; otherwise its bytes are skipped."""
         return True
 
     def on_frames_read(self) -> None:
-        """All that came in one go has been cut into frames."""
+        """All frames of one read have been handled."""
 
     def on_close(self) -> None:
-        """There will be no more frames."""
+        """The connection is closed."""
 
     def on_drain(self) -> None:
-        """The transport has written most of what it was given."""
+        """The transport accepts writes again."""
 
     def send(self, number: int, head: bytes, content: Body = b"") -> None:
-        """Send a frame, with all others of this turn of the event loop. No other of its number waits here."""
+        """Send a frame at the end of this turn. No unsent frame may have the same number."""
         self._unsent[number] = (head, content)
         if len(content) > _SEPARATE_WRITE_BYTES:
             self._has_long_unsent = True
@@ -98,11 +95,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self.flush)
 
     def withdraw(self, number: int) -> bool:
-        """Do not send a frame after all; returns whether it was not too late for that."""
+        """Remove an unsent frame; returns whether it was still there."""
         return self._unsent.pop(number, None) is not None
 
     def flush(self) -> None:
-        """Send what is still unsent of this turn, as far as the transport takes it."""
+        """Write unsent frames as far as the transport accepts them."""
         self._flushing = False
         transport = self.transport
         if transport is None or self.paused or not self._unsent:
@@ -114,14 +111,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
             transport.write(b"".join(chain.from_iterable(unsent.values())))
 
     def _send_one_by_one(self, transport: asyncio.Transport) -> None:
-        """Send no more than one frame that the transport cannot write at once."""
+        """Write frames until the transport pauses."""
         unsent = self._unsent
         while unsent and not self.paused:
             transport.writelines(unsent.pop(next(iter(unsent))))
         self._has_long_unsent = bool(unsent)
 
     def close_when_sent(self) -> None:
-        """Close once everything is sent, however long that takes."""
+        """Close once everything is written, without a time limit."""
         transport = self.transport
         if transport is not None:
             unsent, self._unsent = self._unsent, {}
@@ -129,7 +126,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             transport.close()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Close at once; unsent frames are lost."""
         transport, self.transport = self.transport, None
         if transport is not None:
             transport.abort()
@@ -137,39 +134,34 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # ---- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note of it."""
-        # uvloop's transports are no subclass of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell."""
         self.transport = None
         self._unsent.clear()
         self.on_drain()
         self.on_close()
 
     def pause_writing(self) -> None:
-        """Hold back frames."""
         self.paused = True
-        self._has_long_unsent = True  # what waits may be long together
+        self._has_long_unsent = True  # the unsent frames may be long together
 
     def resume_writing(self) -> None:
-        """Go on."""
         self.paused = False
         self.on_drain()
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what comes next."""
-        own = self._long_body
-        if own is None:
-            return self._view[self._filled :]  # of what is dropped nothing is kept there
-        if self._long_filled == len(own):
-            own.extend(bytes(min(self._long_length - len(own), len(own))))
-        return memoryview(own)[self._long_filled :]
+        long_body = self._long_body
+        if long_body is None:
+            return self._view[self._filled :]  # skipped bytes are overwritten
+        if self._long_filled == len(long_body):
+            long_body.extend(bytes(min(self._long_length - len(long_body), len(long_body))))
+        return memoryview(long_body)[self._long_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cut what came into frames; whoever sends what is none is not listened to any more."""
+        """Split the input into frames; an invalid one closes the connection."""
         self._reading = True
         try:
             if self._long_body is not None:
@@ -190,34 +182,34 @@ class FrameProtocol(asyncio.BufferedProtocol):
         view, size, start = self._view, self._size, 0
         while end - start >= size:
             head = self._unpack(view, start)
-            length, in_front = head[-1], head[-2]
+            length, prefix_length = head[-1], head[-2]
             content = start + size
-            if in_front and (in_front > length or in_front > MAX_PREFIX_BYTES):
+            if prefix_length and (prefix_length > length or prefix_length > MAX_PREFIX_BYTES):
                 raise FrameError
             if content + length > end:
-                if length - in_front > self._max_body_bytes:
+                if length - prefix_length > self._max_body_bytes:
                     raise FrameError
-                body = content + in_front
+                body = content + prefix_length
                 if size + length > _SHARED_BUFFER_BYTES and body <= end:
-                    if self.accept_frame(head, length - in_front):
+                    if self.accept_frame(head, length - prefix_length):
                         self._begin_long_frame(head, bytes(view[content:body]), view[body:end])
                     else:
                         self._filled, self._bytes_to_skip = 0, content + length - end
                     return
                 break
             start = content + length
-            if in_front:
-                body = content + in_front
+            if prefix_length:
+                body = content + prefix_length
                 self.on_frame(head, bytes(view[content:body]), bytes(view[body:start]))
             else:
                 self.on_frame(head, b"", bytes(view[content:start]))
-        # What is left is the beginning of a frame that fits, or has not begun with its body.
+        # The rest is the start of a frame that fits, or of one whose body has not begun.
         if start:
             self._shared[: end - start] = self._shared[start:end]
         self._filled = end - start
 
-    def _begin_long_frame(self, head: tuple[Any, ...], front: bytes, begin: memoryview) -> None:
-        self._long_head, self._long_prefix = head, front
+    def _begin_long_frame(self, head: tuple[Any, ...], prefix: bytes, begin: memoryview) -> None:
+        self._long_head, self._long_prefix = head, prefix
         self._long_length = head[-1] - head[-2]
         self._long_body = bytearray(min(self._long_length, _FIRST_ALLOCATION_BYTES))
         self._long_body[: len(begin)] = begin
@@ -225,27 +217,27 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._filled = 0
 
     def _skip_bytes(self, count: int) -> None:
-        """More of a frame that is not taken has come, and maybe what follows it."""
+        """Skip the rest of a rejected frame; what follows it is the next frame."""
         dropped = min(count, self._bytes_to_skip)
         self._bytes_to_skip -= dropped
         if count > dropped:
             self._shared[: count - dropped] = self._shared[dropped:count]
             self._split_frames(count - dropped)
 
-    def _continue_long_frame(self, own: bytearray, count: int) -> None:
+    def _continue_long_frame(self, long_body: bytearray, count: int) -> None:
         self._long_filled += count
         if self._long_filled == self._long_length:
             self._long_body = None
-            self.on_frame(self._long_head, self._long_prefix, own)
+            self.on_frame(self._long_head, self._long_prefix, long_body)
 
 
 def encode_header_lines(headers: Headers) -> bytes:
-    """Headers as they stand in the head of an HTTP answer."""
+    """Headers as HTTP/1.1 header lines."""
     return b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
 
 
 def parse_header_lines(lines: bytes) -> Headers:
-    """Header lines as names and values. Raises FrameError if they are none."""
+    """Names and values of header lines. Raises FrameError."""
     found = []
     for line in lines.split(b"\r\n")[:-1]:
         name, separator, value = line.partition(b": ")

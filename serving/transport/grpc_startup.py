@@ -1,4 +1,4 @@
-"""Opens the server of gRPC beside that of HTTP, where it is switched on (setting `grpc_port`)."""
+"""Binds the gRPC server's port, if the setting grpc_port is on."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def bind_grpc_server(
     settings: ServerSettings,
     host: str,
     predictions: PredictionHandler,
-    tell: Callable[[], MetadataHandler],
+    make_metadata_service: Callable[[], MetadataHandler],
     announce: Callable[[str], None],
     *,
     certificate: CertificateFiles | None = None,
     cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
 ) -> GrpcServer | None:
-    """The server, with its port taken; None where it is switched off. Only inside of an event loop.
+    """The gRPC server with its port bound; None if the setting is off. Call it inside of an event loop.
 
-    `tell` makes what answers questions; `announce` is told the address. Raises FailedPrecondition where gRPC
-    is not installed, Unavailable if the address cannot be had.
+    `announce` is called with the address. Raises FailedPrecondition if grpcio is not installed, Unavailable
+    if the address cannot be bound.
     """
     if settings.grpc_port == OFF:
         return None
@@ -41,7 +41,7 @@ def bind_grpc_server(
         ) from error
     server = GrpcServer(
         predictions,
-        tell(),
+        make_metadata_service(),
         settings,
         most_connections=max_connections_per_port(settings),
         certificate=certificate,

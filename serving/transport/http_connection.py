@@ -1,4 +1,4 @@
-"""Connections of clients: HTTP/1.1 as uvicorn has it, and nothing but a socket for those that are slow."""
+"""One client connection: uvicorn's HTTP/1.1 parser with limits on time, memory and header size."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from serving.transport.tls import TlsTransport
 
 logger = logging.getLogger(__name__)
 
-# Requests that a client may send ahead; those beyond are not read, and the connection closes after them.
+# Requests that may be queued on a connection; it closes after these if the client sends more.
 MAX_PIPELINED = 16
-# Seconds for which the rest of a request is read and dropped, so that the client gets to see its answer.
+# Seconds for which the rest of a rejected request is read and dropped, so that its client can read the error.
 _LINGER_SECONDS, _DISCARD_SECONDS = 2.0, 30.0
-# A client has so many times `answer_timeout` to read an answer, however long that is.
+# A client has this many times `answer_timeout` to read a response, however long it is.
 _ANSWER_TIMEOUTS = 10
-# Per header beside its name and value, and per request: what stands between and around them.
+# Bytes of separators: per header, and per request line.
 _HEADER_EXTRA, _LINE_EXTRA = 4, 20
 
 _NOTED_HEADERS = frozenset(
@@ -51,36 +51,35 @@ _NOTED_HEADERS = frozenset(
 )  # fmt: skip
 _VERSIONS = frozenset({"1.0", "1.1"})
 _CONNECT, _OPTIONS = b"CONNECT", b"OPTIONS"
-# Paths of which is remembered where they lead, and the longest of them in bytes.
+# Number of cached paths, and the longest one that is cached, in bytes.
 _MAX_CACHED_PATHS, _MAX_CACHED_PATH_BYTES = 1024, 512
 
 Cycle = RequestResponseCycle | HttpRequest
 
 
 class ConnectionPhase(enum.Enum):
-    """What is awaited from the client."""
+    """What the connection waits for from its client."""
 
     HANDSHAKE = enum.auto()  # of TLS
     REQUEST = enum.auto()  # the first byte of the next one
     HEAD = enum.auto()
     BODY = enum.auto()
-    CLOSE = enum.auto()  # nothing: it was refused, or is to close after the answers that it waits for
+    CLOSE = enum.auto()  # nothing: rejected, or closing once earlier requests are answered
 
 
 HANDSHAKE, REQUEST, HEAD, BODY, CLOSE = ConnectionPhase  # looked up for every header
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection of a client.
+    """One client connection.
 
-    Predictions are a `handler`'s, if there is one, and all else is the application's. `since` is when it came
-    into its `phase` on the gate's clock, `begun` when its body began, `held` the bytes that are in memory of
-    requests which nobody else counts: those that are not whole, those that wait behind others, and the bodies
-    that the application works on.
+    `handler`, if given, answers predictions; the application answers everything else. `since` is when `phase`
+    began, on the limiter's clock. `body_started_at` is when the body began. `held_bytes` counts the memory of
+    requests that nobody else counts: incomplete ones, queued ones, and bodies that the application works on.
     """
 
     cycle: Any  # the newest `Cycle`
-    pipeline: Any  # of those behind the one that runs: (Cycle, the application)
+    pipeline: Any  # queued requests: (Cycle, the application)
 
     def __init__(
         self,
@@ -97,8 +96,8 @@ class HttpConnection(HttpToolsProtocol):
         self._handshake: asyncio.Task[None] | None = None
         self._tls: TlsTransport | None = None
         self._active: Cycle | None = None
-        self._length = 0  # of the body, if it was told
-        self._raw_head = b""  # what may be the head of the request, if it came by itself
+        self._length = 0  # the Content-Length
+        self._raw_head = b""  # the bytes of the head, if they arrived in one piece
         self._host: bytes | None = None
         self._origin: bytes | None = None
         self._fetch_site: bytes | None = None
@@ -106,30 +105,28 @@ class HttpConnection(HttpToolsProtocol):
         self.since = self.body_started_at = limiter.now
         self.held_bytes = 0
         self._held: dict[Cycle, int] = {}
-        self._head_bytes = (
-            0  # bytes of the head, or of what follows the last chunk, in data that did not end it
-        )
-        self._data_bytes = 0  # bytes of the data being parsed
+        self._head_bytes = 0  # bytes of an incomplete head, or of incomplete trailers
+        self._data_bytes = 0  # size of the data being parsed
         self._body_bytes = 0  # bytes of the body so far
-        self._body_bytes_at_since = 0  # of these, before `since`
-        self.unsent_bytes = 0  # bytes of answers that the client had not read when they were last counted
-        self._responses_dropped = False  # and that it is not to get any more
-        self._unsent_at_check = 0  # the same at `_unsent_since`, with what has been sent after that
+        self._body_bytes_at_since = 0  # the value of `_body_bytes` at `since`
+        self.unsent_bytes = 0  # bytes of responses that the client had not read at the last check
+        self._responses_dropped = False  # the connection is being aborted with them
+        self._unsent_at_check = 0  # `unsent_bytes` at `_unsent_checked_at`, plus what was sent since
         self._unsent_checked_at = 0.0
-        self._response_bytes = 0  # bytes of answers that it is reading since `_answer_since`
+        self._response_bytes = 0  # bytes of responses sent since `_response_started_at`
         self._response_started_at = 0.0
         self._problem: ServingError | None = None
         self._upgrading = False
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is being answered that is whole."""
+        """Whether a complete request is being answered."""
         running = self._active
         return running is not None and not running.response_complete and not running.more_body
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection would not be missed."""
+        """Whether the connection can be closed without loss."""
         if self.phase is HANDSHAKE:
             return True
         return self.phase is REQUEST and not self.is_answering and not self.transport.get_write_buffer_size()
@@ -137,7 +134,7 @@ class HttpConnection(HttpToolsProtocol):
     # ---- TLS
 
     def begin_handshake(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
-        """Take a place, and have the client begin with TLS; without a place the socket is closed."""
+        """Register the connection and begin TLS; closes the socket beyond `max_connections`."""
         self._slice = self._limiter.add_connection(self)
         if self._slice is None:
             accepted.close()
@@ -153,7 +150,7 @@ class HttpConnection(HttpToolsProtocol):
                 lambda: self,
                 accepted,
                 ssl=tls,
-                ssl_handshake_timeout=math.inf,  # `look` keeps the time
+                ssl_handshake_timeout=math.inf,  # see `check_timeouts`
             )
         except ssl.SSLError:
             self._limiter.rejections["tls_handshake"] += 1
@@ -162,7 +159,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _end_handshake(self, accepted: socket.socket, _: asyncio.Task[None]) -> None:
         self._handshake = None
-        if self.phase is HANDSHAKE and self._slice is not None:  # it failed, or was given up
+        if self.phase is HANDSHAKE and self._slice is not None:  # the handshake failed or was cancelled
             accepted.close()
             self.connections.discard(self)
             self._limiter.remove_connection(self, self._slice)
@@ -170,7 +167,7 @@ class HttpConnection(HttpToolsProtocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it in, or tell that there is no place; after a handshake it has one."""
+        """Register the connection, or answer 503 beyond `max_connections`. TLS has registered it already."""
         if transport.get_extra_info("ssl_object") is not None:
             self._tls = TlsTransport(transport)
             transport = cast(asyncio.Transport, self._tls)
@@ -192,7 +189,7 @@ class HttpConnection(HttpToolsProtocol):
             super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request that is being answered: it may be an earlier one than the newest."""
+        """Notify the request being answered, which may be an earlier one than the newest."""
         if self._slice is None:
             self.parser = None  # type: ignore[assignment]
             return
@@ -208,14 +205,12 @@ class HttpConnection(HttpToolsProtocol):
         self.cycle = self._active = self._tls = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
         if self.phase is CLOSE:
             return
         if self._has_handler and self.phase is REQUEST:
             end = data.find(b"\r\n\r\n") + 4
             self._raw_head = raw = data[:end]
             head = self._limiter.head_cache.get(raw)
-            # An answered request is forgotten: then there is none.
             is_free = self.cycle is None and not self.flow.write_paused
             if head is not None and is_free and len(data) - end == head.length:
                 self._begin_whole_request(head, data[end:])
@@ -232,7 +227,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.reject("max_header_bytes", self._head_too_large())
 
     def _parse_data(self, data: bytes) -> None:
-        """Feed the parser, which stops at each request that asks for another protocol."""
+        """Feed the parser, which stops at each request that asks for a protocol upgrade."""
         rest: bytes | memoryview = data
         end = self._feed_parser(rest)
         while end is not None and self.phase is not CLOSE:
@@ -246,7 +241,7 @@ class HttpConnection(HttpToolsProtocol):
             end = self._feed_parser(rest)
 
     def _feed_parser(self, data: bytes | memoryview) -> int | None:
-        """Feed the parser; returns where it stopped, None if it read all."""
+        """Feed the parser; returns where it stopped, None if it read everything."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -257,7 +252,6 @@ class HttpConnection(HttpToolsProtocol):
     # ---- callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -268,7 +262,7 @@ class HttpConnection(HttpToolsProtocol):
             self.phase, self.since = HEAD, self._limiter.now
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note a header, and what those say that concern the connection; what follows a body is dropped."""
+        """Collect a header. Trailers are dropped."""
         if self.phase is not HEAD:
             return
         name = name.lower()
@@ -277,7 +271,7 @@ class HttpConnection(HttpToolsProtocol):
             self._note_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin with the request, or queue it behind those before it."""
+        """Begin the request, or queue it behind earlier ones."""
         if self.phase is CLOSE:
             return
         if (
@@ -287,38 +281,39 @@ class HttpConnection(HttpToolsProtocol):
             raise self._head_too_large()
         version, method = self.parser.get_http_version(), self.parser.get_method()
         if version not in _VERSIONS:
-            raise InvalidArgument(f"HTTP/{version} is not spoken here: send the request as HTTP/1.1.")
+            raise InvalidArgument(f"HTTP/{version} is not supported: send the request as HTTP/1.1.")
         if self._problem is not None:
             raise self._problem
         if self._host is None and version == "1.1":
-            raise InvalidArgument("The request has no Host header: HTTP/1.1 asks for one.")
+            raise InvalidArgument("The request has no Host header: HTTP/1.1 requires one.")
         if self._upgrading and method != _CONNECT and self.parser.should_upgrade():
-            return  # its head is read again, without that
+            return  # its head is parsed again without the upgrade
         if len(self.pipeline) >= MAX_PIPELINED:
             self._close_after_earlier_requests()
             return
-        # Before it begins: it may be answered at once.
+        # Before it begins, since it may be answered at once.
         self.phase, self.since = BODY, self._limiter.now
         self.body_started_at = self.since
-        self._head_bytes = self._unsent_at_check = 0  # who asks again has read the answers before
+        self._head_bytes = self._unsent_at_check = (
+            0  # a client that sends another request has read the responses
+        )
         if method == _CONNECT:
             self._begin_prediction("", _tunnel_error())
-            self.phase = CLOSE  # what follows would be for the other end of the tunnel
+            self.phase = CLOSE  # the rest of the input would be for the tunnel
             return
         cross_origin = self._limiter.cross_origin
-        refusal = cross_origin.find_violation(self._host, self._origin, self._fetch_site)
-        if refusal is not None:
+        rejection = cross_origin.find_violation(self._host, self._origin, self._fetch_site)
+        if rejection is not None:
             self._limiter.rejections["cross_origin"] += 1
-            self._begin_prediction(self._request_path(), refusal)
+            self._begin_prediction(self._request_path(), rejection)
         elif not self._has_handler or (method == _OPTIONS and self._origin in cross_origin.origins):
-            self._begin_app_request()  # the application answers preflights, for all paths
+            self._begin_app_request()  # the application answers all preflight requests
         elif self._handler.can_handle(method.decode(), path := self._request_path()):
             self._begin_prediction(path)
         else:
             self._begin_app_request()
 
     def on_body(self, body: bytes) -> None:
-        """More of a body has come."""
         if self.phase is CLOSE:
             return
         size = len(body)
@@ -326,7 +321,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.cycle.response_complete:
             return
         self._count_held(size)
-        if self.phase is CLOSE:  # it was for this that there was no room
+        if self.phase is CLOSE:  # rejected for lack of memory
             return
         if isinstance(self.cycle, HttpRequest):
             self._append_body(self.cycle, body)
@@ -334,14 +329,13 @@ class HttpConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
         if self.phase is not BODY:
             return
         cycle = self.cycle
         if self.expect_100_continue and not cycle.response_started:
             cycle.keep_alive = self._is_persistent()
         self.phase, self.since = REQUEST, self._limiter.now
-        # What follows in the same data has another head; an idle connection has none.
+        # The next request has another head; an idle connection keeps none.
         self._raw_head, self.url, self.headers = b"", b"", []
         self.scope = None  # type: ignore[assignment]
         if not isinstance(cycle, HttpRequest):
@@ -355,7 +349,7 @@ class HttpConnection(HttpToolsProtocol):
     # ---- callbacks of uvicorn
 
     def shutdown(self) -> None:
-        """Close the connection once the request that it is at is answered."""
+        """Close the connection once the current request is answered."""
         if self.phase is not HANDSHAKE:
             super().shutdown()
         elif self._handshake is not None:
@@ -366,7 +360,7 @@ class HttpConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, if it is there already."""
+        """Start the next request if it has arrived."""
         self.server_state.total_requests += 1
         if self.held_bytes and self._active is not None:
             self._uncount_held(self._active)
@@ -380,14 +374,12 @@ class HttpConnection(HttpToolsProtocol):
             self._start_next()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is sent."""
         if self._tls is not None:
             self._tls.paused = True
         super().pause_writing()
         self._measure_unsent()
 
     def resume_writing(self) -> None:
-        """The client has read most of what it was sent."""
         if self._tls is not None and not self._tls.resume_sending():
             return
         super().resume_writing()
@@ -405,13 +397,13 @@ class HttpConnection(HttpToolsProtocol):
                 self._start_asgi_task(cycle, app)
 
     def _forget_finished_request(self) -> None:
-        """Hold nothing of the newest request once it is whole and answered."""
+        """Drop the references to the newest request once it is complete and answered."""
         newest = self.cycle
         if newest is not None and newest.response_complete and self.phase is not BODY:
             self.cycle = self._active = None
 
     def _begin_app_request(self) -> None:
-        """Have the application answer a request, once those before it are."""
+        """Pass a request to the application, or queue it."""
         self.scope = {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
@@ -427,20 +419,17 @@ class HttpConnection(HttpToolsProtocol):
             self.scope[BODY_LENGTH] = self._length  # type: ignore[literal-required]
         super().on_headers_complete()
         if self.expect_100_continue:
-            # Who is answered before the body may leave it out, and then no one knows where the next begins.
+            # A client answered early may leave out the body: then the next request has no known start.
             self.cycle.keep_alive = False
         if self.cycle is not self._active:
             self._count_held(self._head_size())
 
-    # ---- exchanges
+    # ---- predictions
 
-    def _begin_prediction(self, path: str, refusal: ServingError | None = None) -> None:
-        """Have the handler answer a request, once those before it are and the client has read that.
-
-        With a `refusal` it is answered with that instead.
-        """
+    def _begin_prediction(self, path: str, rejection: ServingError | None = None) -> None:
+        """Pass a request to the handler, or queue it; with a `rejection` it is answered with that."""
         if self.transport.is_closing():
-            self.phase = CLOSE  # the one before was the last
+            self.phase = CLOSE  # the previous response closes the connection
             return
         parser, expects = self.parser, self.expect_100_continue
         method, version = parser.get_method().decode(), parser.get_http_version()
@@ -450,135 +439,135 @@ class HttpConnection(HttpToolsProtocol):
             self.headers,
             length=self._length,
             version=version,
-            rejection=refusal,
+            rejection=rejection,
             response_headers=self._limiter.cross_origin.response_headers(self._origin),
         )
         keep_alive = not expects and self._is_persistent()
-        if keep_alive and self._length and self._raw_head and refusal is None:
+        if keep_alive and self._length and self._raw_head and rejection is None:
             self._limiter.head_cache.remember(self._raw_head, head)
-        exchange = HttpRequest(head, self, client=self.client, keep_alive=keep_alive)
-        exchange.waiting_for_100_continue = expects
-        free, self.cycle = self._can_start_next, exchange
+        request = HttpRequest(head, self, client=self.client, keep_alive=keep_alive)
+        request.waiting_for_100_continue = expects
+        free, self.cycle = self._can_start_next, request
         if free:
-            self._start_prediction(exchange)
+            self._start_prediction(request)
         else:
-            self.pipeline.appendleft((exchange, None))
+            self.pipeline.appendleft((request, None))
             if self.flow.write_paused:
                 self.flow.pause_reading()
             self._count_held(self._head_size())
 
     def _begin_whole_request(self, head: RequestHead, body: bytes) -> None:
-        """Have the handler answer a request that has come whole, with a head that is known."""
-        exchange = self.cycle = HttpRequest(head, self, client=self.client)
-        exchange.body, exchange.more_body = body, False
+        """Pass a request to the handler that arrived in one piece with a cached head."""
+        request = self.cycle = HttpRequest(head, self, client=self.client)
+        request.body, request.more_body = body, False
         self.since = self.body_started_at = self._limiter.now
         self._unsent_at_check = 0
-        self._start_prediction(exchange)
+        self._start_prediction(request)
 
     @property
     def _can_start_next(self) -> bool:
-        """Whether the next request can begin: all before it are answered, and read by the client."""
+        """Whether all earlier requests are answered and the client has read the responses."""
         newest = self.cycle
         return (newest is None or newest.response_complete) and not self.flow.write_paused
 
-    def _start_prediction(self, exchange: HttpRequest) -> None:
-        """It is the exchange's turn."""
-        self._active = exchange
-        if exchange.head.rejection is not None:
+    def _start_prediction(self, request: HttpRequest) -> None:
+        self._active = request
+        if request.head.rejection is not None:
             if self._has_handler:
-                self._handler.on_request_error(exchange, exchange.head.rejection)
+                self._handler.on_request_error(request, request.head.rejection)
             else:
-                exchange.respond_error(exchange.head.rejection)
+                request.respond_error(request.head.rejection)
             return
         try:
-            self._handler.on_request_head(exchange)
+            self._handler.on_request_head(request)
         except Exception:
-            self._respond_internal_error(exchange)
-        if exchange.response_complete:
+            self._respond_internal_error(request)
+        if request.response_complete:
             return
-        if not exchange.more_body or self._body_bytes > self._max_body_bytes:
-            self._complete_body(exchange)
-        elif exchange.waiting_for_100_continue:
+        if not request.more_body or self._body_bytes > self._max_body_bytes:
+            self._complete_body(request)
+        elif request.waiting_for_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _append_body(self, exchange: HttpRequest, body: bytes) -> None:
-        """More of the body of an exchange."""
-        if exchange.response_complete:
+    def _append_body(self, request: HttpRequest, body: bytes) -> None:
+        if request.response_complete:
             return
-        if exchange.body_parts is not None:
-            exchange.body_parts.append(body)
-        elif exchange.body:
-            exchange.body_parts = [exchange.body, body]
+        if request.body_parts is not None:
+            request.body_parts.append(body)
+        elif request.body:
+            request.body_parts = [request.body, body]
         else:
-            exchange.body = body
-        if exchange is self._active:
+            request.body = body
+        if request is self._active:
             if self._body_bytes > self._max_body_bytes:
-                self._complete_body(exchange)
+                self._complete_body(request)
         elif self._body_bytes > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
 
-    def _complete_body(self, exchange: HttpRequest) -> None:
-        """The handler can answer it."""
-        if exchange.body_parts is not None:
-            exchange.body, exchange.body_parts = b"".join(exchange.body_parts), None
-        if exchange.head.encoding and 0 < len(exchange.body) <= self._max_body_bytes:
-            self._decompress_body(exchange)
+    def _complete_body(self, request: HttpRequest) -> None:
+        if request.body_parts is not None:
+            request.body, request.body_parts = b"".join(request.body_parts), None
+        if request.head.encoding and 0 < len(request.body) <= self._max_body_bytes:
+            self._decompress_body(request)
         else:
-            self._pass_to_handler(exchange)
+            self._pass_to_handler(request)
 
-    def _pass_to_handler(self, exchange: HttpRequest) -> None:
+    def _pass_to_handler(self, request: HttpRequest) -> None:
         if self.held_bytes:
-            self._uncount_held(exchange)
+            self._uncount_held(request)
         try:
-            self._handler.on_request_complete(exchange)
+            self._handler.on_request_complete(request)
         except Exception:
-            self._respond_internal_error(exchange)
+            self._respond_internal_error(request)
 
-    def _decompress_body(self, exchange: HttpRequest) -> None:
-        """Unpack the body of an exchange before it is handed over: now, or in turns of the event loop."""
+    def _decompress_body(self, request: HttpRequest) -> None:
+        """Decompress the body: at once, or in several turns of the event loop."""
         try:
-            unpacking = BodyDecompressor(exchange.head.encoding, exchange.body, self._max_body_bytes)
+            decompressor = BodyDecompressor(request.head.encoding, request.body, self._max_body_bytes)
         except ServingError as error:
-            self._handler.on_request_error(exchange, error)
+            self._handler.on_request_error(request, error)
             return
-        uncounted = len(exchange.body) - self._held.get(exchange, 0)
-        if not self._decompress_step(exchange, unpacking, uncounted):
-            self._limiter.decompressions.add(functools.partial(self._decompress_step, exchange, unpacking))
+        uncounted = len(request.body) - self._held.get(request, 0)
+        if not self._decompress_step(request, decompressor, uncounted):
+            self._limiter.decompressions.add(functools.partial(self._decompress_step, request, decompressor))
 
     def _decompress_step(
-        self, exchange: HttpRequest, unpacking: BodyDecompressor, uncounted: int = 0
+        self, request: HttpRequest, decompressor: BodyDecompressor, uncounted: int = 0
     ) -> bool:
-        """Whether the exchange is handed over, refused or left. `uncounted` are bytes to count besides."""
-        if exchange.response_complete:
+        """Returns whether decompression is over.
+
+        `uncounted` are bytes of the body not yet in `held_bytes`.
+        """
+        if request.response_complete:
             return True
-        before = unpacking.size
+        before = decompressor.size
         try:
-            is_whole = unpacking.step()
+            is_whole = decompressor.step()
             if not is_whole:
-                self._count_decompressed(exchange, unpacking.size - before + uncounted)
+                self._count_decompressed(request, decompressor.size - before + uncounted)
                 return False
-            exchange.body = unpacking.body
+            request.body = decompressor.body
         except ServingError as error:
-            self._uncount_held(exchange)
-            self._handler.on_request_error(exchange, error)
+            self._uncount_held(request)
+            self._handler.on_request_error(request, error)
         except Exception:
-            self._respond_internal_error(exchange)
+            self._respond_internal_error(request)
         else:
-            self._pass_to_handler(exchange)
+            self._pass_to_handler(request)
         return True
 
-    def _count_decompressed(self, exchange: HttpRequest, size: int) -> None:
-        """Count bytes of a body that is being unpacked. Raises Unavailable if there is no room."""
-        gate = self._limiter
-        self._held[exchange] = self._held.get(exchange, 0) + size
+    def _count_decompressed(self, request: HttpRequest, size: int) -> None:
+        """Count decompressed bytes. Raises Unavailable if that exceeds the limit."""
+        limiter = self._limiter
+        self._held[request] = self._held.get(request, 0) + size
         self.held_bytes += size
-        gate.count_arriving(size)
-        if gate.is_full and gate.arriving_bytes > self.held_bytes:
-            raise gate.overload_error("there is no room to unpack this one")
+        limiter.count_arriving(size)
+        if limiter.is_full and limiter.arriving_bytes > self.held_bytes:
+            raise limiter.overload_error("there is no room to unpack this one")
 
-    def _respond_internal_error(self, exchange: HttpRequest) -> None:
+    def _respond_internal_error(self, request: HttpRequest) -> None:
         logger.exception("a request could not be answered")
-        exchange.respond_error(Internal("Internal error encountered."))
+        request.respond_error(Internal("Internal error encountered."))
 
     def _is_persistent(self) -> bool:
         parser = self.parser
@@ -586,13 +575,12 @@ class HttpConnection(HttpToolsProtocol):
         return lasting and bool(parser.should_keep_alive())
 
     def _request_path(self) -> str:
-        """Where the request goes."""
         return (_parse_path_cached if len(self.url) <= _MAX_CACHED_PATH_BYTES else _parse_path)(self.url)
 
-    # ---- keeping to the time
+    # ---- timeouts
 
     def check_timeouts(self, now: float) -> None:
-        """End the connection if its client does not keep to the time."""
+        """Reject the request or close the connection if its client is too slow."""
         settings = self._limiter.settings
         if self.phase is HANDSHAKE:
             if now - self.since >= settings.header_timeout:
@@ -602,9 +590,9 @@ class HttpConnection(HttpToolsProtocol):
             self._limiter.rejections["answer_timeout"] += 1
             self.transport.abort()
         elif self.transport.is_closing():
-            pass  # until what is unsent is read
+            pass  # until the client has read the rest
         elif self.is_answering or self.pipeline or (self.phase is BODY and self.flow.read_paused):
-            # Not the client's time. Its next request, if any of it is there, gets all of its own.
+            # The server's time: the client's next request, if it has begun, gets the full timeouts.
             self.since, self._body_bytes_at_since = now, self._body_bytes
         elif self.phase is CLOSE:
             if now - self.since >= _LINGER_SECONDS:
@@ -617,7 +605,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.reject(
                     "header_timeout",
                     ClientTooSlow(
-                        "The head of the request was not there within "
+                        "The head of the request did not arrive within "
                         f"{settings.header_timeout:g} s (setting header_timeout)."
                     ),
                 )
@@ -668,27 +656,27 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def read_rate(self) -> tuple[float, float]:
-        """Bytes per second at which the client reads, and since when; nobody is slow in the first second."""
+        """Bytes per second at which the client reads (infinite in the first second), and since when."""
         seconds = self._limiter.now - self._response_started_at
         pace = (self._response_bytes - self.unsent_bytes) / seconds if seconds >= 1 else math.inf
         return pace, self._response_started_at
 
     def drop_responses(self) -> None:
-        """Close the connection, with all that its client has not read."""
+        """Close the connection with everything its client has not read."""
         self._limiter.rejections["unsent_bytes"] += 1
         self._limiter.change_unsent(-self.unsent_bytes)
         self.unsent_bytes, self._responses_dropped = 0, True
-        self.loop.call_soon(self.transport.abort)  # not within a write of its own
+        self.loop.call_soon(self.transport.abort)  # not within a write of this connection
 
-    # ---- refusing
+    # ---- rejecting
 
     def reject(self, why: str, error: ServingError) -> None:
-        """Answer with an error, if that is possible, and close once the client has had time to see it.
+        """Answer with an error where possible, and close after a moment in which the client can read it.
 
-        `why` is the setting that was not kept to, or a word.
+        `why` is the key in `rejections`: the setting that was exceeded, or another word.
         """
         self._limiter.rejections[why] += 1
-        self._problem = None  # it has come through frames that hold the connection
+        self._problem = None  # its traceback would keep the connection alive
         if self._has_earlier_request():
             self._close_after_earlier_requests()
             return
@@ -705,7 +693,7 @@ class HttpConnection(HttpToolsProtocol):
         self._notify_disconnect(cycle)
 
     def _close_write_side(self) -> None:
-        """Close our side alone, where that can be: a reset would overtake the answer."""
+        """Half-close where possible: a reset would overtake the response."""
         if self.transport.can_write_eof():
             self.flow.resume_reading()
             self.transport.write_eof()
@@ -713,7 +701,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _reject_malformed(self, error: httptools.HttpParserError) -> None:
-        """What came is no request, or none that is taken."""
+        """Reject what the parser does not accept."""
         if self.phase is CLOSE:
             return
         cause = error if error.__context__ is None else error.__context__
@@ -725,17 +713,20 @@ class HttpConnection(HttpToolsProtocol):
             self.reject("encoding", cause)
         else:
             told = str(cause) if isinstance(cause, httptools.HttpParserError) else ""
-            self.reject("syntax", InvalidArgument(f"This is not HTTP/1.1: {told or 'it cannot be read'}."))
+            self.reject(
+                "syntax",
+                InvalidArgument(f"The request is not valid HTTP/1.1: {told or 'it cannot be parsed'}."),
+            )
 
     def _has_earlier_request(self) -> bool:
-        """Whether a request before the one that is being read is still to be answered."""
+        """Whether a request before the one being read is still unanswered."""
         running = self._active
         if running is None or running.response_complete:
             return False
         return self.phase is not BODY or running is not self.cycle
 
     def _close_after_earlier_requests(self) -> None:
-        """Answer the requests that are whole, then close; what else was sent is not looked at."""
+        """Answer the complete requests, then close; the rest of the input is ignored."""
         waiting = self.pipeline
         if self.phase is BODY:
             self._uncount_held(self.cycle)
@@ -747,7 +738,6 @@ class HttpConnection(HttpToolsProtocol):
         self.phase, self.since = CLOSE, self._limiter.now
 
     def _notify_disconnect(self, cycle: Cycle | None) -> None:
-        """Tell who answers that the client is gone."""
         if isinstance(cycle, HttpRequest):
             cycle.disconnect()
         elif cycle is not None and not cycle.response_complete:
@@ -758,27 +748,26 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def releasable_bytes(self) -> int:
-        """Bytes that would be free if it did nothing but answer the request that is being answered."""
+        """Bytes that `drop_queued_requests` would free."""
         running = self._active
         if running is None or running.more_body:
             return self.held_bytes
         return self.held_bytes - self._held.get(running, 0)
 
     def drop_queued_requests(self, error: ServingError) -> None:
-        """Drop what has not begun; clients send it again. `error` is for the first if none is answered."""
+        """Drop requests that have not begun. `error` answers the first if none is being answered."""
         for cycle, _ in self.pipeline:
             self._uncount_held(cycle)
         self.pipeline.clear()
         self.reject("arriving_bytes", error)
 
     def _count_held(self, size: int) -> None:
-        """So much more of the newest request is in memory."""
+        """Count bytes of the newest request."""
         self._held[self.cycle] = self._held.get(self.cycle, 0) + size
         self.held_bytes += size
         self._limiter.count_arriving(size)
 
     def _uncount_held(self, cycle: Cycle) -> None:
-        """A request is not counted here any more."""
         size = self._held.pop(cycle, 0)
         self.held_bytes -= size
         self._limiter.arriving_bytes -= size
@@ -793,7 +782,7 @@ class HttpConnection(HttpToolsProtocol):
     def _note_header(self, name: bytes, value: bytes) -> None:
         if name == b"host":
             if self._host is not None:
-                self._problem = InvalidArgument("The request has two Host headers: HTTP/1.1 asks for one.")
+                self._problem = InvalidArgument("The request has two Host headers: HTTP/1.1 requires one.")
             self._host = value
         elif name == b"origin":
             self._origin = value if self._origin is None else b"%b, %b" % (self._origin, value)
@@ -811,7 +800,7 @@ class HttpConnection(HttpToolsProtocol):
             )
 
     def _head_without_upgrade(self) -> bytes:
-        """The head of the request as if it asked for no other protocol: the parser would skip its body."""
+        """The head without its request for an upgrade, for which the parser would skip the body."""
         lines = [
             b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         ]
@@ -832,11 +821,10 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _tunnel_error() -> Unimplemented:
-    return Unimplemented("CONNECT asks for a tunnel: this is no proxy.")
+    return Unimplemented("CONNECT is not supported: this server is not a proxy.")
 
 
 def _parse_path(url: bytes) -> str:
-    """The path of what a request asks for."""
     path = httptools.parse_url(url).path.decode("ascii")
     return urllib.parse.unquote(path) if "%" in path else path
 
@@ -845,5 +833,5 @@ _parse_path_cached = functools.lru_cache(_MAX_CACHED_PATHS)(_parse_path)
 
 
 def _minimum_bytes(seconds: float, settings: ServerSettings) -> float:
-    """Bytes that must move within so many seconds."""
+    """Bytes that must be transferred in this time."""
     return max(1.0, seconds * settings.min_bytes_per_second)

@@ -1,4 +1,4 @@
-"""Runs an ASGI application on uvicorn with uvloop and httptools, and ends it the orderly way."""
+"""Runs an ASGI application on uvicorn with uvloop and httptools, with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -33,21 +33,20 @@ BACKLOG = 2048
 
 logger = logging.getLogger(__name__)
 
-# Part of the files a process may open that clients may take: nodes, models and logs take some too.
+# Share of the process's limit of open files that clients may use: nodes, models and logs need some too.
 _CLIENT_SHARE_OF_FILES = 0.8
-# Idle connections that are closed at a time where there is no file for another, and for how long they are so.
+# Out of descriptors: how many connections are closed at a time, and how long they must have been idle.
 _CLOSE_AT_ONCE, _MIN_IDLE_SECONDS = 10, 1.0
-# Part of the time that a stop may take after which it is told what it waits for.
+# Share of the stop timeout after which pending tasks are logged.
 _REPORT_AFTER_SHARE = 0.9
-# Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
+# Ticks of uvicorn, ten per second, between two log lines about rejections.
 _REPORT_EVERY_TICKS = 600
 
 
 class GracefulServer(uvicorn.Server):
     """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns.
 
-    `stop_timeout` is how many seconds after these requests the process ends, whatever hangs then; None: it
-    may take any time.
+    The process ends `stop_timeout` seconds after these requests even if shutdown hangs; None: no limit.
     """
 
     def __init__(self, config: uvicorn.Config, stop_timeout: float | None = None) -> None:
@@ -55,17 +54,20 @@ class GracefulServer(uvicorn.Server):
         self._stop_timeout = stop_timeout
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until it is told to stop. A start that fails has been told of; see `exit_code`."""
-        with contextlib.suppress(SystemExit):  # uvicorn would end the process with a status of its own
+        """Serve until stopped. A failed start is logged and sets `exit_code`."""
+        with contextlib.suppress(SystemExit):  # uvicorn would exit with a status of its own
             await super().serve(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Our own handlers: uvicorn would raise the signal again, and the process would not exit with 0."""
+        """Install our own handlers.
+
+        Uvicorn would raise the signal again and the exit status would not be 0.
+        """
         loop = asyncio.get_running_loop()
 
         def handle(*_: object) -> None:
-            self._limit_stop_time()  # here, and not on the event loop: that may be what hangs
+            self._limit_stop_time()  # not on the event loop, which may hang
             loop.call_soon_threadsafe(self.stop)
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -77,22 +79,21 @@ class GracefulServer(uvicorn.Server):
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open."""
         return len(self.server_state.connections)
 
     failed = False
 
     def stop_with_error(self, reason: str) -> None:
-        """Begin to stop for a reason that is an error."""
+        """Begin to stop because of an error; the process exits with 1."""
         if self.should_exit:
-            return  # what ends while it stops has been asked to
+            return
         logger.critical("the server stops: %s", reason)
         self._limit_stop_time()
         self.failed = self.should_exit = True
 
     def _limit_stop_time(self) -> None:
         if self._stop_timeout is not None:
-            # Who asks again does not wait for requests in flight.
+            # A second request to stop does not wait for requests in flight.
             drain = 0 if self.should_exit else self.config.timeout_graceful_shutdown or 0
             seconds = drain + self._stop_timeout
             end_process_within(seconds)
@@ -101,7 +102,7 @@ class GracefulServer(uvicorn.Server):
 
     @property
     def exit_code(self) -> int:
-        """Once `serve` has returned: 0 if it had started, and was told to stop."""
+        """Valid once `serve` has returned: 0 if the server had started and was stopped regularly."""
         return 0 if self.started and not self.failed and not self.lifespan.shutdown_failed else 1
 
     def stop(self) -> None:
@@ -112,32 +113,29 @@ class GracefulServer(uvicorn.Server):
 
 def _log_pending_tasks() -> None:
     tasks = sorted(f"{task.get_name()} ({task.get_coro()!r})" for task in asyncio.all_tasks())
-    logger.critical("the server does not stop, and is about to be ended; under way: %s", ", ".join(tasks))
+    logger.critical("shutdown timed out, the process exits; pending tasks: %s", ", ".join(tasks))
 
 
 class CompanionServer(Protocol):
-    """A server of another protocol, for the same application.
+    """A server of another protocol that starts and stops with the HTTP server.
 
-    `refused` counts connections that were closed, by the setting that was not kept to.
+    `rejections` counts closed connections by the setting that was exceeded.
     """
 
     rejections: Counter[str]
 
     async def start(self, on_death: Callable[[str], None]) -> None:
-        """Take requests: the application has started. `on_death` is told why it takes no more unasked."""
+        """Accept requests. `on_death` is called with the reason if the server stops unasked."""
 
     async def stop(self, grace: float) -> None:
-        """Take no more, and return once those under way are over, after so many seconds at the latest.
+        """Accept no more requests; returns once those in flight are done, within `grace` seconds.
 
-        It may be called again, to wait for less.
+        May be called again with a shorter time.
         """
 
 
 class HttpServer(GracefulServer):
-    """One whose clients may be anybody: a gate looks after their connections.
-
-    What runs `beside` it starts and stops with it, and has the same time for that.
-    """
+    """A server for untrusted clients: `limiter` bounds their connections; `companion` runs beside it."""
 
     def __init__(
         self,
@@ -152,10 +150,10 @@ class HttpServer(GracefulServer):
         self._companion = companion
         self._on_shortage = on_shortage
         self._listeners: list[ConnectionAcceptor] = []
-        self._reported_rejections: Counter[str] = Counter()  # of those that were refused
+        self._reported_rejections: Counter[str] = Counter()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and then take requests."""
+        """Start the application, then accept connections."""
         await super().startup([])
         for listening in sockets or ():
             listener = ConnectionAcceptor(
@@ -173,21 +171,21 @@ class HttpServer(GracefulServer):
             await self._companion.start(self.stop_with_error)
 
     async def open_private_connection(self, handler: HttpPredictionHandler) -> socket.socket:
-        """A connection to this server that nobody else can have; its predictions are the handler's.
+        """A new connection to this server over a socket pair; `handler` answers its predictions.
 
-        The server must have begun to start. What is remembered of the requests is forgotten with it.
+        The server must have begun to start. The connection has a head cache of its own.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        gate = ConnectionLimiter(self._limiter.settings)
+        limiter = ConnectionLimiter(self._limiter.settings)
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(
-            lambda: HttpConnection(gate, handler, **self._connection_arguments()), theirs
+            lambda: HttpConnection(limiter, handler, **self._connection_arguments()), theirs
         )
         return ours
 
     def _connection_arguments(self) -> dict[str, Any]:
-        """What uvicorn gives each connection."""
+        """The arguments that uvicorn passes to each connection."""
         return {
             "config": self.config,
             "server_state": self.server_state,
@@ -205,30 +203,30 @@ class HttpServer(GracefulServer):
         self._limiter.close_idle(_CLOSE_AT_ONCE, _MIN_IDLE_SECONDS)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: look after the connections."""
+        """Called ten times a second."""
         self._check_connections()
         if self.lifespan.error_occurred:
             self.stop_with_error("the application has ended.")
         if counter % _REPORT_EVERY_TICKS == 0 and (news := self.rejections - self._reported_rejections):
-            told = ", ".join(f"{why} {count}" for why, count in news.most_common())
-            logger.warning("connections and requests refused since the last time: %s", told)
+            counts = ", ".join(f"{why} {count}" for why, count in news.most_common())
+            logger.warning("connections and requests rejected in the last minute: %s", counts)
             self._reported_rejections += news
         return await super().on_tick(counter)
 
     @property
     def rejections(self) -> Counter[str]:
-        """Connections and requests that were refused since the start, by the setting that was not kept to."""
+        """Connections and requests rejected since the start, by the setting that was exceeded."""
         return self._limiter.rejections + (
             Counter() if self._companion is None else self._companion.rejections
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests in flight finish; slow clients are waited for no longer than at other times."""
+        """Let requests in flight finish; timeouts for slow clients stay in force."""
         for listener in self._listeners:
             listener.close()
         looking = asyncio.create_task(self._check_connections_until_cancelled())
         if self._companion is not None:
-            # One of the tasks that are waited for before the application ends.
+            # uvicorn waits for these tasks before the application's shutdown.
             tasks = self.server_state.tasks
             stopping = asyncio.create_task(self._companion.stop(self.config.timeout_graceful_shutdown or 0))
             tasks.add(stopping)
@@ -249,14 +247,14 @@ class HttpServer(GracefulServer):
         try:
             self._limiter.check_next_slice(asyncio.get_running_loop().time())
         except Exception:
-            logger.exception("connections could not be looked after; it is tried again at once")
+            logger.exception("the timeouts of connections could not be checked; retrying")
 
 
-def max_connections_per_port(front: ServerSettings) -> int:
-    """Those that each of the ports is granted: the files that the process may open are enough for all."""
+def max_connections_per_port(settings: ServerSettings) -> int:
+    """The connection limit of each port, within the process's limit of open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    ports = 1 if front.grpc_port == OFF else 2
-    return min(front.max_connections, int(_CLIENT_SHARE_OF_FILES * files / ports))
+    ports = 1 if settings.grpc_port == OFF else 2
+    return min(settings.max_connections, int(_CLIENT_SHARE_OF_FILES * files / ports))
 
 
 def make_http_server(
@@ -271,20 +269,19 @@ def make_http_server(
     on_shortage: ShortageCallback = ignore_shortage,
     stop_timeout: float | None = None,
 ) -> HttpServer:
-    """A server for the application, and for predictions a `handler` of them.
+    """A server for the application; `handler`, if given, answers predictions.
 
-    `front` is what a connection is granted; `cross_origin` says which requests are answered; `drain` how many
-    seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS. What
-    runs `beside` it starts and stops with it. `on_shortage` is told when no connection can be accepted. With
-    a `stop_timeout` the process ends so many seconds after `drain` at the latest, whatever hangs.
+    `cross_origin` decides which requests are answered. `drain` is how many seconds requests in flight have
+    when the server stops. With a `certificate` it speaks HTTPS. `on_shortage` is called while no connection
+    can be accepted. With a `stop_timeout` the process ends so many seconds after `drain` at the latest.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
         app = _add_cors(app, cross_origin)
-    gate = ConnectionLimiter(settings, max_connections_per_port(settings), cross_origin)
+    limiter = ConnectionLimiter(settings, max_connections_per_port(settings), cross_origin)
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], functools.partial(HttpConnection, gate, handler)),
+        http=cast(type[asyncio.Protocol], functools.partial(HttpConnection, limiter, handler)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -297,11 +294,11 @@ def make_http_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return HttpServer(config, gate, companion, on_shortage, stop_timeout)
+    return HttpServer(config, limiter, companion, on_shortage, stop_timeout)
 
 
 def _add_cors(app: App, policy: CrossOriginPolicy) -> App:
-    """The application, for scripts of allowed origins; it answers their preflights, for predictions too."""
+    """Wrap the application in CORS headers; it answers preflight requests for predictions too."""
     return CORSMiddleware(
         app,
         allow_origins=[origin.decode() for origin in policy.origins],
@@ -312,7 +309,7 @@ def _add_cors(app: App, policy: CrossOriginPolicy) -> App:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises Unavailable when the address cannot be had."""
+    """A listening TCP socket. Raises Unavailable if the address cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -328,7 +325,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """A listening unix socket. Raises Unavailable when the path cannot be had."""
+    """A listening unix socket. Raises Unavailable if the path cannot be bound."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)

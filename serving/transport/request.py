@@ -1,7 +1,7 @@
-"""A request and its answer without ASGI: what a connection makes of predictions, where nothing may be slow.
+"""A request and its response without ASGI, for predictions: their path must be fast.
 
-Everything happens in calls, on the event loop: no task, no future and no event per request. Whoever answers
-later keeps the exchange and calls `answer` when it is time.
+Everything is a plain call on the event loop: no task, future or event per request. A handler that responds
+later keeps the request and calls `respond`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from serving.errors import ServingError
-from serving.http_headers import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Scope
+from serving.http_headers import BODY_LENGTH, CONTENT_TYPE, JSON_CONTENT_TYPE, Headers, Scope
 from serving.protocols.errors import render_error
 from serving.protocols.paths import detect_dialect
 from serving.transport.request_head import RequestHead
 
 
 class PredictionRequest(Protocol):
-    """One request and its answer; `serving.transport.request.HttpRequest` is one.
+    """One request of any protocol; `serving.transport.request.HttpRequest` is one.
 
-    `body` is there once the request is whole. `on_gone` is called, once, if the client goes away before the
-    answer; it is `late` if its time was out then. `state` is for who answers it.
+    `body` is complete when `on_request_complete` is called. `on_disconnect` is called once if the client goes
+    away before the response. `state` is for the handler.
     """
 
     body: bytes
@@ -31,41 +31,39 @@ class PredictionRequest(Protocol):
     response_complete: bool
 
     @property
-    def head(self) -> RequestHead:
-        """What it says before its body."""
+    def head(self) -> RequestHead: ...
 
     @property
     def is_past_deadline(self) -> bool:
-        """Whether the client set a deadline, and left when that was past."""
+        """Whether the client went away because its own deadline had passed."""
 
     @property
     def scope(self) -> Scope:
-        """Its head as ASGI has it, the same object each time, on which notes are kept."""
+        """The head as an ASGI scope; the same object each time."""
 
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Send what a node answered, a refusal too; does nothing if the client is gone."""
+        """Send a complete response; does nothing once the client is gone."""
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
-        """Answer with an error, in the form of its protocol; does nothing if the client is gone."""
+        """Send an error in the request's protocol; does nothing once the client is gone."""
 
 
 class PredictionHandler(Protocol):
-    """Answers conversations. Both are called on the event loop and must not block."""
+    """Answers prediction requests. Called on the event loop; must not block."""
 
-    def on_request_head(self, exchange: PredictionRequest) -> None:
-        """The head is there; what can be refused now is."""
+    def on_request_head(self, request: PredictionRequest) -> None:
+        """The head is complete; the request can be rejected already."""
 
-    def on_request_complete(self, exchange: PredictionRequest) -> None:
-        """The body is whole. Not called once the conversation is answered."""
+    def on_request_complete(self, request: PredictionRequest) -> None:
+        """The body is complete. Not called once the request is answered."""
 
 
 PREDICT_SUFFIX = ":predict"
-CONTENT_TYPE = JSON_CONTENT_TYPE[0]
 
-# Bodies over this are handed to the socket as they are; shorter ones are cheaper to join with their head.
+# Longer bodies are written separately; shorter ones are cheaper to join with their head.
 _SEPARATE_WRITE_BYTES = 1 << 16
 
-# All that stands before the number of bytes of JSON, or of what tells its type itself.
+# Status line and headers up to the value of content-length, without and with the type of JSON.
 _HEADS_WITHOUT_TYPE = {
     status.value: b"HTTP/1.1 %d %b\r\ncontent-length: " % (status, status.phrase.encode())
     for status in http.HTTPStatus
@@ -78,26 +76,37 @@ _HEADS_WITH_JSON_TYPE = {
 
 
 class RequestConnection(Protocol):
-    """The connection that an exchange is on."""
+    """The connection of a request."""
 
     transport: asyncio.Transport
 
-    def on_response_complete(self) -> None:
-        """The exchange is answered."""
+    def on_response_complete(self) -> None: ...
 
 
 class HttpRequest:
-    """One request, and its answer.
+    """One HTTP request and its response.
 
-    `client` is where it comes from; `body` is there once `Handler.on_request_complete` is called. `on_gone` is called,
-    once, if the client goes away before the answer. `state` is the handler's own. Once it is over it refers
-    to none of them, nor to its connection: nothing of it is left to the garbage collector.
+    `client` is its address. `body` is complete when `HttpPredictionHandler.on_request_complete` is called.
+    `on_disconnect` is called once if the client goes away before the response. `state` is for the handler. A
+    finished request refers to none of these, nor to its connection, so that no cycle is left for the
+    collector.
     """
 
     __slots__ = (
-        "_connection", "_scope", "body", "client", "head", "keep_alive", "more_body", "on_disconnect", "body_parts",
-        "response_complete", "response_started", "state", "waiting_for_100_continue",
-    )  # fmt: skip
+        "_connection",
+        "_scope",
+        "body",
+        "body_parts",
+        "client",
+        "head",
+        "keep_alive",
+        "more_body",
+        "on_disconnect",
+        "response_complete",
+        "response_started",
+        "state",
+        "waiting_for_100_continue",
+    )
 
     def __init__(
         self,
@@ -114,21 +123,21 @@ class HttpRequest:
         self.on_disconnect: Callable[[], None] | None = None
         self.state: Any = None
         self._connection = connection
-        # For the connection, which asks uvicorn's own cycles the same.
+        # Attributes that the connection also reads of uvicorn's own cycles.
         self.keep_alive = keep_alive
         self.more_body = True
         self.response_started = self.response_complete = False
         self.waiting_for_100_continue = False
-        self.body_parts: list[bytes] | None = None  # of a body that comes in several
+        self.body_parts: list[bytes] | None = None  # of a body that arrives in several
 
     @property
     def is_past_deadline(self) -> bool:
-        """Over HTTP clients tell no deadline, but how many seconds they have."""
+        """Always false: HTTP clients send a timeout, not a deadline."""
         return False
 
     @property
     def scope(self) -> Scope:
-        """Its head as ASGI has it, as far as that is read of predictions; made when it is asked for."""
+        """The head as an ASGI scope with the keys that predictions read; made on first use."""
         scope = self._scope
         if scope is None:
             head = self.head
@@ -144,16 +153,18 @@ class HttpRequest:
         return scope
 
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Send the whole answer; does nothing if the client is gone.
+        """Send the whole response; does nothing once the client is gone.
 
-        It is JSON unless the first of the headers is its content type. Its length is added; the headers must
-        be fit for the wire.
+        The body is JSON unless the first header is `content-type`. `content-length` is added; the headers
+        must be valid as they are.
         """
         if self.response_complete:
             return
-        asked = self.head
+        request_head = self.head
         lines = b""
-        for header in (*headers, *asked.response_headers) if asked.response_headers else headers:
+        for header in (
+            (*headers, *request_head.response_headers) if request_head.response_headers else headers
+        ):
             lines += b"%b: %b\r\n" % header
         if not self.keep_alive:
             lines += b"connection: close\r\n"
@@ -161,35 +172,35 @@ class HttpRequest:
             _HEADS_WITHOUT_TYPE if headers and headers[0][0] == CONTENT_TYPE else _HEADS_WITH_JSON_TYPE
         )
         head = b"%b%d\r\n%b\r\n" % (beginnings[status], len(body), lines)
-        if asked.method == "HEAD":
+        if request_head.method == "HEAD":
             body = b""
         long = len(body) > _SEPARATE_WRITE_BYTES
         data = head if long else head + body
-        # Whatever raises does so before this: then it can still be answered with an error.
-        peer = self._connection
+        # Nothing after this raises: before it, the request can still be answered with an error.
+        connection = self._connection
         self._finish()
-        transport = peer.transport
+        transport = connection.transport
         if long:
             transport.writelines((data, body))
         else:
             transport.write(data)
         if not self.keep_alive:
             transport.close()
-        peer.on_response_complete()
+        connection.on_response_complete()
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
-        """Answer with an error in the form of the protocol that its path is of."""
+        """Send an error in the form of the protocol of its path."""
         status, body, own = render_error(error, detect_dialect(self.head.path))
         self.respond(status, body, (*own, *headers))
 
     def disconnect(self) -> None:
-        """The client is gone: nobody is there to be answered."""
+        """The client is gone."""
         if self.response_complete:
             return
-        on_gone = self.on_disconnect
+        on_disconnect = self.on_disconnect
         self._finish()
-        if on_gone is not None:
-            on_gone()
+        if on_disconnect is not None:
+            on_disconnect()
 
     def _finish(self) -> None:
         self.response_started = self.response_complete = True
@@ -199,23 +210,24 @@ class HttpRequest:
 
 
 class HttpPredictionHandler(Protocol):
-    """Answers exchanges. It is called on the event loop and must not block."""
+    """Answers HTTP prediction requests. Called on the event loop; must not block."""
 
     @property
     def max_body_bytes(self) -> int:
-        """Bodies over this are not read."""
+        """Longer bodies are not read."""
 
     def can_handle(self, method: str, path: str) -> bool:
-        """Whether requests for a path are exchanges; all others are the application's."""
+        """Whether requests for this path are the handler's; all others go to the application."""
 
-    def on_request_error(self, exchange: HttpRequest, error: ServingError) -> None:
-        """Answer one with an error that its connection has found.
+    def on_request_error(self, request: HttpRequest, error: ServingError) -> None:
+        """Answer with an error found by the connection.
 
-        In its head: then nobody is told of anything else. Or in its body, instead of `complete`.
+        If it is in the head, nothing else is called for the request; if in the body, it replaces
+        `on_request_complete`.
         """
 
-    def on_request_head(self, exchange: HttpRequest) -> None:
-        """The head is there. Whoever answers it here need not wait for a body that is for nothing."""
+    def on_request_head(self, request: HttpRequest) -> None:
+        """The head is complete. A response sent here need not wait for the body."""
 
-    def on_request_complete(self, exchange: HttpRequest) -> None:
-        """The body is whole and unpacked, or over the limit already. Not called once it is answered."""
+    def on_request_complete(self, request: HttpRequest) -> None:
+        """The body is complete and decompressed, or over the limit. Not called once answered."""

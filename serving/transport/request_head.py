@@ -1,7 +1,6 @@
-"""Heads of requests, and the memory of those that come again and again.
+"""Request heads, and a cache of them.
 
-Most clients send the same head with every request on a connection. One that has been read once, byte for byte
-the same, need not be taken apart again: it says the same.
+Most clients send the same head with every request of a connection; an identical one is not parsed again.
 """
 
 from __future__ import annotations
@@ -10,50 +9,60 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.errors import ServingError
-from serving.http_headers import Headers
+from serving.http_headers import (
+    ACCEPT,
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    JSON_BYTES,
+    METHOD_OVERRIDE,
+    REQUEST_ID,
+    TIMEOUT,
+    TRACEPARENT,
+    WANTS_TIMING_HEADER,
+    Headers,
+)
 from serving.protocols.paths import PredictionPath, parse_prediction_path
 from serving.transport.content_encoding import parse_content_encoding
 
-# Headers that predictions heed: what a request is called, its trace, the seconds it may take, whether a node
-# alone is to tell how long things took, what its body is and what that of the answer is to be, and the bytes
-# of JSON in front of binary tensors.
-REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
-TIMEOUT, WANTS_TIMING_HEADER = b"x-request-timeout", b"x-pilotlight-timing"
-CONTENT_TYPE, ACCEPT = b"content-type", b"accept"
-JSON_BYTES = b"inference-header-content-length"
-# How its body is packed, and the verb that is meant where a client cannot send it.
-CONTENT_ENCODING, METHOD_OVERRIDE = b"content-encoding", b"x-http-method-override"
+# Headers that predictions read.
 _PREDICTION_HEADERS = frozenset(
     {
-        REQUEST_ID, TRACEPARENT, TIMEOUT, WANTS_TIMING_HEADER, CONTENT_TYPE, ACCEPT, JSON_BYTES, CONTENT_ENCODING,
+        REQUEST_ID,
+        TRACEPARENT,
+        TIMEOUT,
+        WANTS_TIMING_HEADER,
+        CONTENT_TYPE,
+        ACCEPT,
+        JSON_BYTES,
+        CONTENT_ENCODING,
         METHOD_OVERRIDE,
     }
-)  # fmt: skip
-# Heads that are remembered, and the longest of them in bytes.
+)
+# Number of cached heads, and the longest one that is cached, in bytes.
 _MAX_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES = 256, 1024
 _MAX_METHOD_LENGTH = 32
 
 
 class RequestHead:
-    """What a request says before its body comes.
+    """What a request says before its body.
 
-    `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
-    `encoding` is what its body is packed with, and `override` another verb that a header tells; "" mostly.
-    `known` is what who answers it wants to remember of it, for the next one that says the same. With a
-    `refusal` nobody is asked: it is answered with that. All answers have the headers `answer_headers` too.
+    `length` is that of the body, 0 if not given. `prediction_headers` are the headers that predictions read,
+    by name. `encoding` is the Content-Encoding, "" for none; `method_override` the method of
+    X-HTTP-Method-Override. `handler_cache` is what the handler parsed of it, for the next equal head. A
+    request with a `rejection` is answered with that error. `response_headers` are added to every response.
     """
 
     __slots__ = (
-        "response_headers",
         "encoding",
-        "headers",
         "handler_cache",
+        "headers",
         "length",
         "method",
         "method_override",
         "path",
-        "rejection",
         "prediction_headers",
+        "rejection",
+        "response_headers",
         "version",
     )
 
@@ -89,12 +98,11 @@ class RequestHead:
 
     @property
     def prediction_path(self) -> PredictionPath | None:
-        """The prediction that it asks for; None if it asks for none."""
+        """The prediction that the path names, None if it names none."""
         return parse_prediction_path(self.path)
 
     @property
     def effective_method(self) -> str:
-        """The verb that it means."""
         return (
             self.method_override[:_MAX_METHOD_LENGTH]
             if self.method_override and self.method == "POST"
@@ -103,16 +111,16 @@ class RequestHead:
 
 
 class RequestHeadCache:
-    """The memory; `get` finds a head by its bytes, up to and with the empty line."""
+    """`get` finds a head by its bytes, including the empty line."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, RequestHead] = {}
         self.get = self._heads.get
 
     def remember(self, raw: bytes, head: RequestHead) -> None:
-        """Remember one that asks for its connection to be kept and tells the length of its body.
+        """Cache a head that keeps its connection open and gives the length of its body.
 
-        Not where the bytes can be read in two ways: each header must be a line, and lines end in one way.
+        Skips bytes that could be parsed in two ways: each header must be one line, and lines must end alike.
         """
         if (
             len(raw) <= _MAX_CACHED_HEAD_BYTES

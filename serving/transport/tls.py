@@ -11,12 +11,15 @@ from typing import Any, Self
 
 from serving.errors import InvalidArgument
 
-# Bytes that are encrypted at a time; about twice as many are not counted.
+# Bytes encrypted at a time; up to about twice as many are in the transport.
 _PIECE_BYTES = 64 << 10
 
 
 class TlsTransport:
-    """What a connection sees of a transport over TLS; its protocol tells it of `paused` and of `go_on`."""
+    """Encrypts in pieces on top of a TLS transport.
+
+    Its protocol sets `paused` and calls `resume_sending` when the transport accepts writes again.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(_PIECE_BYTES)
@@ -31,7 +34,6 @@ class TlsTransport:
         self.can_write_eof = transport.can_write_eof
 
     def write(self, data: bytes) -> None:
-        """Send, once what was given before is sent."""
         if self._unsent or self.paused or len(data) > _PIECE_BYTES:
             self._unsent.append(memoryview(data))
             self._size += len(data)
@@ -40,12 +42,11 @@ class TlsTransport:
             self._transport.write(data)
 
     def writelines(self, parts: Any) -> None:
-        """Send one after the other."""
         for part in parts:
             self.write(part)
 
     def resume_sending(self) -> bool:
-        """The transport takes more; returns whether it has taken all."""
+        """The transport accepts writes again; returns whether everything was written."""
         self.paused = False
         self._send_unsent()
         return not self.paused
@@ -65,15 +66,13 @@ class TlsTransport:
             self._transport.close()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are not sent."""
         return self._size + self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
-        """Whether nothing is read any more."""
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
-        """Close once all is sent."""
+        """Close once everything is sent."""
         if self._closing:
             return
         self._closing = True
@@ -83,7 +82,6 @@ class TlsTransport:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
         self._unsent.clear()
         self._size = 0
         self._transport.abort()
@@ -98,7 +96,10 @@ class CertificateFiles:
 
     @classmethod
     def from_settings(cls, chain: str, key: str) -> Self | None:
-        """The files of the settings, None for none. Raises InvalidArgument if they are no good."""
+        """The files named by the settings, None if none are.
+
+        Raises InvalidArgument if they cannot be used.
+        """
         if not chain and not key:
             return None
         if not chain or not key:
@@ -119,5 +120,5 @@ class CertificateFiles:
 
 
 def _no_password() -> str:
-    # Else OpenSSL would ask for one on the terminal.
+    # Otherwise OpenSSL would prompt for one on the terminal.
     return ""

@@ -585,8 +585,8 @@ def test_a_killed_writer_leaves_what_nobody_lists(files: FileStore, tmp_path: Pa
     """What it had not finished is no file, and goes with its folder."""
     script = f"""
 import os
-from serving.artifacts.storage import Files
-with Files().create({str(tmp_path / "in/a")!r}) as file:
+from serving.artifacts.storage import FileStore
+with FileStore().create({str(tmp_path / "in/a")!r}) as file:
     file.write(b"x" * 2_000_000)
     os._exit(1)
 """
@@ -604,10 +604,10 @@ def test_disks_need_no_storage_client(tmp_path: Path) -> None:
     """google.cloud.storage is imported when a gs:// URI is touched, not before."""
     script = f"""
 import sys
-from serving.artifacts.storage import Files
-files = Files()
+from serving.artifacts.storage import FileStore
+files = FileStore()
 files.write({str(tmp_path / "a")!r}, b"1")
-files.open(*files.find({str(tmp_path / "*")!r})).close()
+files.open(*files.glob({str(tmp_path / "*")!r})).close()
 assert not {{'google.cloud.storage', 'google.auth', 'requests'}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -29,8 +29,9 @@ ROOMY = 1 << 30
 FETCH = """
 import sys
 from pathlib import Path
-from serving.artifacts.storage import Storage
-print(Storage(Path(sys.argv[1]), 1 << 30, patience=5).fetch(sys.argv[2], Path(sys.argv[3])).digest)
+from serving.artifacts.storage import ArtifactFetcher
+fetcher = ArtifactFetcher(Path(sys.argv[1]), 1 << 30, retry_seconds=5)
+print(fetcher.fetch(sys.argv[2], Path(sys.argv[3])).digest)
 """
 
 

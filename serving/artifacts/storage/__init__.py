@@ -1,11 +1,11 @@
-"""Artefact URI (`gs://bucket/folder`, `file:///folder` or a plain path) to a local directory; single files.
+"""Fetches artifacts by URI, and reads and writes single files.
 
-`Storage` fetches: it lists the source and copies its files to the destination; those of Cloud Storage by way
-of a cache entry named after what was listed, so that they are downloaded once. No two destinations share a
-file, though they share its blocks where the file system can copy on write.
-`Files` reads and writes files where they lie.
+URIs are `gs://bucket/folder`, `file:///folder` or a path. `ArtifactFetcher` copies a folder to a destination;
+folders of Cloud Storage go through a cache entry named after their listing, so that they are downloaded once.
+Destinations share no files, but share blocks where the file system can copy on write. `FileStore` reads and
+writes files in place.
 
-Nothing of google.cloud.storage is imported before a `gs://` URI is touched.
+google.cloud.storage is imported only when a `gs://` URI is used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from serving.artifacts.storage.local_source import LocalSourceFolder, find_local
 from serving.artifacts.storage.source_folder import MAX_FILES, SourceFolder, check_file_names, digest_listing
 from serving.artifacts.storage.uris import parse_storage_uri
 
-__all__ = ["MAX_FILES", "FetchResult", "FileStore", "FileInfo", "ArtifactFetcher", "emulator_host"]
+__all__ = ["MAX_FILES", "ArtifactFetcher", "FetchResult", "FileInfo", "FileStore", "emulator_host"]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What a fetch put in place: number of files, their size in bytes, hex digest of what was listed."""
+    """Number of files fetched, their size in bytes, hex digest of the listing."""
 
     files: int
     bytes: int
@@ -36,11 +36,11 @@ class FetchResult:
 
 
 class ArtifactFetcher:
-    """Fetches artefacts.
+    """Fetches artifacts.
 
-    `cache` is a folder that several processes may share, and `capacity` its cap in bytes, which only the
-    artefact that was fetched last may exceed. A transient failure of Cloud Storage is retried for `patience`
-    seconds. Local paths outside of `folders` are refused with FailedPrecondition.
+    `cache` is a folder that processes may share, and `capacity` its limit in bytes, which only the latest
+    artifact may exceed. Transient failures of Cloud Storage are retried for `retry_seconds`. Local paths
+    outside of `folders` are refused with FailedPrecondition.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class ArtifactFetcher:
         return FetchResult(len(files), sum(file.size for file in files), digest)
 
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
-        """Copy what `make` puts into a folder to `destination`, a new one; made once for each `digest`."""
+        """Copy what `make` puts into a folder to the new folder `destination`; cached by `digest`."""
         self._cache.fetch_or_build(digest, make, destination)
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
-        """Copy the one file `uri` into `destination_dir` under its own name. Raises as `fetch` does."""
+        """Copy one file into `destination_dir` under its own name. Raises as `fetch` does."""
         bucket, name = parse_storage_uri(uri)
         folder, file = (
             self._gcs.find_object(bucket, name) if bucket else find_local_file(Path(name), self._folders)

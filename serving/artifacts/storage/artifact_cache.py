@@ -1,8 +1,8 @@
-"""The cache of what was fetched.
+"""The cache of fetched artifacts.
 
-cache/DIGEST/      a complete entry, never changed after one rename put it there
-cache/.partial/    what is being built or torn down, by whoever holds the entry's lock
-cache/.locks/      one flock per entry in work; the kernel frees it when its holder dies
+cache/DIGEST/      a complete entry, put there by one rename and never changed
+cache/.partial/    entries being built or removed, by the holder of the entry's lock
+cache/.locks/      one flock per entry in use; the kernel releases it when its holder dies
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class ArtifactCache:
-    """Entries below `root`, kept under `capacity` bytes; a larger one goes with the next."""
+    """Entries below `root`, limited to `capacity` bytes; a larger one is removed when the next is added."""
 
     def __init__(self, root: Path, capacity: int) -> None:
         self._root = root
@@ -41,7 +41,7 @@ class ArtifactCache:
         copy: Callable[[SourceFile, Path], None],
         destination: Path,
     ) -> None:
-        """Copy the entry `digest` to `destination`, after filling it with `copy` if it is not there yet."""
+        """Copy the entry `digest` to `destination`; a missing entry is first filled with `copy`."""
         self._locks.mkdir(parents=True, exist_ok=True)
         self._partial.mkdir(exist_ok=True)
         entry = self._root / digest
@@ -57,9 +57,9 @@ class ArtifactCache:
             copy_folder(files, lambda file, target: copy_content(entry / file.name, target), destination)
 
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
-        """Copy the entry `digest` to `destination`, after `make` has filled a folder if it is not there yet.
+        """Copy the entry `digest` to `destination`; a missing entry is first filled by `make`.
 
-        Whoever wants the same meanwhile waits. Links are copied as links, modes and times are kept.
+        Other processes that need it wait. Links are copied as links; modes and times are kept.
         """
         self._locks.mkdir(parents=True, exist_ok=True)
         self._partial.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ class ArtifactCache:
             _copy_tree(entry, destination)
 
     def _evict_entries(self, needed: int) -> None:
-        """Remove entries, least recently used first, until `needed` more bytes fit; none that is in work."""
+        """Remove unlocked entries, least recently used first, until `needed` more bytes fit."""
         with self._lock_entry(".evict"):
             # Nothing but our own entries: the folder may be one that holds other things too.
             entries = [path for path in self._root.iterdir() if _DIGEST.fullmatch(path.name)]
@@ -105,7 +105,7 @@ class ArtifactCache:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
-        """Remove what processes left half-made when they died."""
+        """Remove partial entries of processes that have died."""
         for partial in self._partial.iterdir():
             with self._lock_entry(partial.name, wait=False) as held:
                 if held:
@@ -113,7 +113,7 @@ class ArtifactCache:
 
     @contextmanager
     def _lock_entry(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock `name`, or, without waiting, learn that somebody else does."""
+        """Hold the lock `name`; without `wait`, yields False if another process holds it."""
         path = self._locks / name
         while True:
             with path.open("ab") as file:
@@ -133,7 +133,7 @@ class ArtifactCache:
 
 
 def _copy_tree(source: Path, destination: Path) -> None:
-    """Copy a folder with its links, modes and times; it appears when all is there."""
+    """Copy a folder with its links, modes and times; it appears when complete."""
 
     def copy_with_metadata(file: str, target: str) -> None:
         copy_content(Path(file), Path(target))
@@ -160,7 +160,7 @@ def _folder_size(entry: Path) -> int:
 def copy_folder(
     files: Sequence[SourceFile], copy: Callable[[SourceFile, Path], None], destination: Path
 ) -> None:
-    """Copy files to a new folder, which appears when all of them are there."""
+    """Copy files to a new folder, which appears when complete."""
     _copy_all(files, copy, destination.with_name(f".{destination.name}.part"), destination)
     sync_to_disk(destination.parent)
 

@@ -1,4 +1,4 @@
-"""Reading and writing single files, in buckets and on this machine alike."""
+"""Reads and writes single files, in buckets and on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from serving.errors import InvalidArgument, NotFound
 class FileStore:
     """Reads and writes files by URI: gs://bucket/name, file:///path or a path.
 
-    Threads may share one. A copy that is sent to another process connects there anew. A transient failure
-    of Cloud Storage is retried for `patience` seconds. Local paths outside of `folders` are refused, each
-    time they are used, with FailedPrecondition.
+    Threads may share one; a pickled copy makes connections of its own. Transient failures of Cloud Storage
+    are retried for `retry_seconds`. Local paths outside of `folders` are refused, at each use, with
+    FailedPrecondition.
 
-    Besides what they say, all methods raise InvalidArgument (no URI of ours), PermissionDenied,
-    Unavailable (the storage keeps failing) and, where something is written, NotFound (no such bucket) and
-    ResourceExhausted (the disk is full).
+    All methods also raise InvalidArgument (malformed URI), PermissionDenied, Unavailable (the storage keeps
+    failing) and, when writing, NotFound (no such bucket) and ResourceExhausted (the disk is full).
     """
 
     def __init__(self, *, retry_seconds: float = 60.0, folders: LocalFolderPolicy | None = None) -> None:
@@ -32,11 +31,11 @@ class FileStore:
         self.folders = folders or LocalFolderPolicy()
 
     def glob(self, pattern: str) -> list[FileInfo]:
-        """The files that an exact path, `folder/*` or `prefix*` names, in the order of their URIs.
+        """The files of an exact path, `folder/*` or `prefix*`, sorted by URI.
 
-        A `*` stands for the rest of a name, never for a slash. What it leaves out: folders, the objects
-        that stand for them, and names that start with a dot. Raises NotFound when nothing matches, and
-        InvalidArgument for a folder, or a `*` that is not the last character.
+        A `*` matches no slash. Folders, their placeholder objects, and names that start with a dot are left
+        out. Raises NotFound when nothing matches, and InvalidArgument for a folder, or a `*` that is not at
+        the end.
         """
         if "*" in pattern[:-1]:
             raise InvalidArgument(
@@ -54,19 +53,19 @@ class FileStore:
         return sorted(found, key=lambda item: item.uri)
 
     def open(self, item: FileInfo, start: int = 0) -> BinaryIO:
-        """Read what was found, from byte `start` on, as it is stored: a gzip object stays compressed.
+        """Read a file found before, from byte `start` on, as it is stored: a gzip object stays compressed.
 
-        For reading from front to back, in bounded memory. Opening, reading or, for a local file, closing
-        raises Unavailable when the file has been replaced, changed or removed since it was found.
+        Sequential, in bounded memory. Opening, reading or, for a local file, closing raises Unavailable when
+        the file has been replaced, changed or removed since it was found.
         """
         place, name = self._file_system_of(item.uri)
         return place.open(name, item, start)
 
     def create(self, uri: str) -> AbstractContextManager[BinaryIO]:
-        """Write a file from front to back, in bounded memory.
+        """Write a file sequentially, in bounded memory.
 
-        It appears, complete, when the block ends, and replaces one of its name; when the block raises it
-        does not appear. Local folders are made. Leave closing the file to the block.
+        It appears when the block ends, replacing one of its name, or not at all when the block raises. Local
+        folders are made. Leave closing the file to the block.
         """
         place, name = self._file_system_of(uri)
         return place.create(name)
@@ -82,14 +81,14 @@ class FileStore:
         place.write(name, data)
 
     def create_if_absent(self, uri: str, data: bytes) -> bool:
-        """Create a file unless there is one of its name; of several callers one is told True."""
+        """Create a file unless it exists; of several callers exactly one gets True."""
         place, name = self._file_system_of(uri)
         return place.create_if_absent(name, data)
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another name, in its own bucket or file system; replaces one that has it.
+        """Rename a file within its bucket or machine; replaces a file of the new name.
 
-        Local folders are made. Raises NotFound. In a bucket a move that breaks off may leave both.
+        Local folders are made. Raises NotFound. An interrupted move in a bucket may leave both.
         """
         (place, name), (target_place, target_name) = (
             self._file_system_of(source),
@@ -100,24 +99,24 @@ class FileStore:
         place.move(name, target_name)
 
     def delete(self, uri: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         place, name = self._file_system_of(uri)
         place.delete(name)
 
     def delete_partials(self, uri: str) -> None:
-        """Remove what killed processes had written of a file; another process that writes it now fails."""
+        """Remove what killed processes have written of a file; a process still writing it fails."""
         place, name = self._file_system_of(uri)
         place.delete_partials(name)
 
     def delete_folder(self, uri: str) -> None:
-        """Remove whatever lies below a folder, if it is there, and a local folder itself too."""
+        """Remove everything below a folder, if it exists, and a local folder itself too."""
         place, name = self._file_system_of(uri)
         if not name.strip("/"):
             raise InvalidArgument(f"{uri} is a whole storage, not a folder of one; it is not removed.")
         place.delete_folder(name)
 
     def list(self, uri: str) -> list[FileInfo]:
-        """Every complete file below a folder at any depth, in the order of their URIs."""
+        """Every complete file below a folder at any depth, sorted by URI."""
         place, name = self._file_system_of(uri)
         return sorted(place.list(name), key=lambda item: item.uri)
 

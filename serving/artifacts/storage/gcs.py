@@ -1,4 +1,4 @@
-"""Cloud Storage: the client, its retries and errors, and folders to fetch from it."""
+"""Cloud Storage: the client with retries and errors, and folders to fetch from."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ MAX_CONCURRENT_REQUESTS = 8
 
 
 def emulator_host() -> str:
-    """Address of a Cloud Storage emulator as `http://host:port`, "" when the real one is meant.
+    """Address of a Cloud Storage emulator as `http://host:port`, "" for the real service.
 
-    google-cloud-storage owns this variable and reads it by itself; settings of our own are read in `config`.
+    google-cloud-storage itself defines and reads this variable; our own settings are in `config`.
     """
     host = os.environ.get("STORAGE_EMULATOR_HOST", "")
     return host if not host or "://" in host else f"http://{host}"
 
 
 class GcsClient:
-    """Cloud Storage with its retries, and its errors in our words."""
+    """Cloud Storage with retries; raises ServingErrors."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, retry_seconds: float) -> None:
+        self._retry_seconds = retry_seconds
 
     def __getstate__(self) -> dict[str, float]:
         # A copy in another process makes a client of its own.
-        return {"_patience": self._patience}
+        return {"_retry_seconds": self._retry_seconds}
 
     def list_objects(self, bucket: str, prefix: str) -> list[SourceFile]:
-        """At most MAX_LISTED objects below `prefix`, without the placeholders that stand for folders."""
+        """At most MAX_LISTED objects below `prefix`, without folder placeholders."""
         with self.translate_errors(f"gs://{bucket}/{prefix}", bucket_not_found(bucket)):
             blobs = self.google_client.list_blobs(bucket, prefix=prefix, **self.call_options)
             found = (_to_source_file(blob, prefix) for blob in blobs if not blob.name.endswith("/"))
             return list(islice(found, MAX_LISTED))
 
     def find_object(self, bucket: str, name: str) -> tuple[SourceFolder, SourceFile]:
-        """One object, as a file of the folder that holds it."""
+        """One object, with the folder that holds it."""
         uri = f"gs://{bucket}/{name}"
         missing = NotFound(f"There is no object {uri}. Check the name, or upload it first.")
         if not name:
@@ -61,7 +61,7 @@ class GcsClient:
         return GcsSourceFolder(self, bucket, parent), _to_source_file(blob, parent + slash)
 
     def download_object(self, blob: Any, target: Path) -> None:
-        """Write to `target` the generation that was listed, if its checksum is the one listed."""
+        """Write the listed generation to `target`, and check its listed checksum."""
         import google_crc32c  # noqa: PLC0415
 
         uri = f"gs://{blob.bucket.name}/{blob.name}"
@@ -76,7 +76,8 @@ class GcsClient:
             object_.download_to_file(writer, raw_download=True, checksum=None, **self.call_options)
         if writer.base64_checksum != blob.crc32c:
             raise Unavailable(
-                f"{uri} arrived damaged: its CRC32C is {writer.base64_checksum}, not {blob.crc32c}; try again."
+                f"{uri} arrived damaged: its CRC32C is {writer.base64_checksum}, not {blob.crc32c}; "
+                "try again."
             )
         if blob.content_encoding == "gzip":
             _decompress_file(uri, target)
@@ -96,17 +97,17 @@ class GcsClient:
 
     @cached_property
     def call_options(self) -> dict[str, Any]:
-        """The arguments with which every call of the client rides out a failure."""
+        """Arguments of every call: retries and timeout."""
         from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415
 
         retry = DEFAULT_RETRY.with_delay(initial=0.25, maximum=8.0, multiplier=2.0).with_timeout(
-            self._patience
+            self._retry_seconds
         )
-        return {"retry": retry, "timeout": min(30.0, self._patience)}
+        return {"retry": retry, "timeout": min(30.0, self._retry_seconds)}
 
     @contextmanager
     def translate_errors(self, uri: str, missing: ServingError) -> Iterator[None]:
-        """Turn the client's errors about `uri` into ours; `missing` is raised for a 404."""
+        """Raise the client's errors as ServingErrors; `missing` is raised for a 404."""
         from google.api_core import exceptions as api  # noqa: PLC0415
         from google.auth import exceptions as auth  # noqa: PLC0415
         from google.cloud.storage.exceptions import DataCorruption  # noqa: PLC0415
@@ -134,8 +135,8 @@ class GcsClient:
             response = getattr(cause, "response", None)
             said = cause if response is None else f"HTTP status {response.status_code}"
             raise Unavailable(
-                f"Cloud Storage kept failing on {uri} for {self._patience:g} s: {said}",
-                retry_after=self._patience,
+                f"Cloud Storage kept failing on {uri} for {self._retry_seconds:g} s: {said}",
+                retry_after=self._retry_seconds,
             ) from error
         except DataCorruption as error:
             raise Unavailable(f"{uri} arrived damaged: {error} Try again.") from error
@@ -145,7 +146,7 @@ class GcsClient:
 
 @contextmanager
 def _translate_upload_errors() -> Iterator[None]:
-    """Raise what a streamed upload raises as the client's other calls would have raised it."""
+    """Raise errors of a streamed upload as the client's other calls raise them."""
     from google.api_core.exceptions import from_http_response  # noqa: PLC0415
     from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415
 
@@ -156,7 +157,7 @@ def _translate_upload_errors() -> Iterator[None]:
 
 
 class GcsSourceFolder:
-    """What lies below a prefix of a bucket."""
+    """The objects below a prefix of a bucket."""
 
     def __init__(self, gcs: GcsClient, bucket: str, name: str) -> None:
         self._gcs = gcs
@@ -165,7 +166,7 @@ class GcsSourceFolder:
         self.uri = f"gs://{bucket}/{name}".rstrip("/")
 
     def list_files(self) -> list[SourceFile]:
-        """Every object below it, at most MAX_LISTED. Raises when there is none."""
+        """Every object below it, at most MAX_LISTED. Raises if there are none."""
         # With its slash, or gs://b/model would also take in gs://b/model2.
         files = self._gcs.list_objects(self._bucket, f"{self._name}/" if self._name else "")
         if files:
@@ -183,12 +184,11 @@ class GcsSourceFolder:
         raise InvalidArgument(f"{self.uri} is a single object, not a folder. Give its folder: {parent}")
 
     def copy_file(self, file: SourceFile, target: Path) -> None:
-        """Download the generation that was listed."""
+        """Download the listed generation."""
         self._gcs.download_object(file.origin, target)
 
 
 def bucket_not_found(bucket: str) -> NotFound:
-    """The error for a bucket that is missing."""
     return NotFound(f"There is no bucket {bucket}. Check its name; the server does not make buckets.")
 
 
@@ -197,7 +197,7 @@ def _to_source_file(blob: Any, prefix: str) -> SourceFile:
 
 
 class _ChecksumWriter:
-    """A file to write to that takes the CRC32C of what passes."""
+    """Writes to a file and computes the CRC32C."""
 
     def __init__(self, file: IO[bytes], checksum: Any) -> None:
         self._file = file

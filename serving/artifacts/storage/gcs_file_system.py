@@ -97,7 +97,7 @@ class GcsFileSystem:
         with self._translate_write_errors(name):
             from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415
 
-            # Emulators know no conditions: looking first is what they leave us.
+            # Emulators support no preconditions.
             if emulator_host() and self._get_blob(name) is not None:
                 return False
             blob = self._blob(name)
@@ -107,7 +107,7 @@ class GcsFileSystem:
                     data, content_type=_CONTENT_TYPE, if_generation_match=0, **self.gcs.call_options
                 )
             except PreconditionFailed:
-                # Perhaps by an upload of ours that was repeated because its answer was lost.
+                # It may be our own upload, repeated because the response was lost.
                 there = self._get_blob(name)
                 return there is not None and there.metadata == blob.metadata
             return True
@@ -219,7 +219,7 @@ class _ChunkedReader(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill the buffer with what is left of the chunk, or with the begin of the next."""
         if not self._chunk and self._position < self._end:
-            # Before the next one comes, so that there are never two.
+            # Released before the next one is fetched, so that there are never two.
             self._chunk = memoryview(b"")
             end = min(self._position + _CHUNK, self._end)
             self._chunk = memoryview(self._fetch(self._position, end))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _BUFFER = 1 << 20
-# What we have not finished writing. Nothing else hides it from `list`.
+# Files being written, which `list` leaves out.
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
 
 
@@ -144,7 +144,7 @@ class LocalFileSystem:
                 partial.write_bytes(data)
                 sync_to_disk(partial)
                 return _link_if_absent(partial, path)
-            # Whoever has the file has removed what seemed to be left over, or the folder.
+            # Another process has removed the partial file as a leftover, or the folder.
             return self.create_if_absent(name, data)
         finally:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Folders of this machine."""
+"""Local folders to fetch from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COPY_BYTES = 1 << 30
 
 @contextmanager
 def translate_read_errors(uri: str) -> Iterator[None]:
-    """Turn the errors of reading `uri` into ours."""
+    """Raise OSErrors of reading as ServingErrors."""
     try:
         yield
     except PermissionError as error:
@@ -32,7 +32,7 @@ def translate_read_errors(uri: str) -> Iterator[None]:
 
 
 class LocalSourceFolder:
-    """A folder of this machine. It, and whatever links in it lead to, must be in `folders`."""
+    """A local folder. It, and the targets of links in it, must be in `folders`."""
 
     def __init__(self, path: Path, folders: LocalFolderPolicy) -> None:
         self._path = path
@@ -40,7 +40,7 @@ class LocalSourceFolder:
         self.uri = str(path)
 
     def list_files(self) -> list[SourceFile]:
-        """Every file below it, at most MAX_LISTED; links are followed. Raises when there is none."""
+        """Every file below it, at most MAX_LISTED; links are followed. Raises if there are none."""
         self._folders.check_path(self.uri, whole_tree=True)
         with translate_read_errors(self.uri):
             if not self._path.exists():
@@ -73,7 +73,7 @@ class LocalSourceFolder:
                 yield _to_source_file(path, self._path)
 
     def copy_file(self, file: SourceFile, target: Path) -> None:
-        """Copy a file that was listed; Unavailable when it changed meanwhile."""
+        """Copy a listed file; raises Unavailable if it has changed."""
         self._folders.check_path(str(file.origin))
         with translate_read_errors(self.uri):
             copy_content(file.origin, target)
@@ -91,7 +91,7 @@ def _to_source_file(path: Path, root: Path) -> SourceFile:
 
 
 def find_local_file(path: Path, folders: LocalFolderPolicy) -> tuple[SourceFolder, SourceFile]:
-    """One file, as a file of the folder that holds it."""
+    """One file, with the folder that holds it."""
     folders.check_path(str(path))
     with translate_read_errors(str(path)):
         if path.is_dir():
@@ -100,7 +100,7 @@ def find_local_file(path: Path, folders: LocalFolderPolicy) -> tuple[SourceFolde
 
 
 def copy_content(source: Path, target: Path) -> None:
-    """Copy the content of a file; the two share blocks on disk where the file system can copy on write."""
+    """Copy the content of a file, by copy on write where the file system can."""
     with source.open("rb") as reading, target.open("wb") as writing, suppress(OSError):
         while os.copy_file_range(reading.fileno(), writing.fileno(), _COPY_BYTES):
             pass
@@ -110,7 +110,7 @@ def copy_content(source: Path, target: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Have a file or a folder survive a power cut: the catalogue would go on naming it after one."""
+    """Flush a file or a folder, so that it survives a power cut as the catalog entry that names it does."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""A folder of files to fetch, wherever it lies, and what is asked of its names."""
+"""The interface of a folder to fetch from, and checks of its file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LISTED = 10 * MAX_FILES
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file of a folder: its relative name, size in bytes, and a text that changes with its content.
+    """A file of a folder: its relative name, size in bytes, and a text that changes with its content.
 
     `origin` is what the folder copies it from.
     """
@@ -30,21 +30,21 @@ class SourceFile:
 
 
 class SourceFolder(Protocol):
-    """Somewhere files are fetched from."""
+    """A folder to fetch from."""
 
     @property
     def uri(self) -> str:
-        """The folder as messages and digests name it."""
+        """The folder in messages and digests."""
 
     def list_files(self) -> list[SourceFile]:
-        """Every file below the folder, at most MAX_LISTED. Raises when there is none."""
+        """Every file below the folder, at most MAX_LISTED. Raises if there are none."""
 
     def copy_file(self, file: SourceFile, target: Path) -> None:
-        """Write the very content that was listed to `target`. Called from several threads."""
+        """Write the listed content to `target`. Called from several threads."""
 
 
 def check_file_names(uri: str, files: Sequence[SourceFile]) -> None:
-    """Raise InvalidArgument when there are too many, or when they cannot be files of one folder."""
+    """Raise InvalidArgument for too many files, or names that cannot be files of one folder."""
     if len(files) > MAX_FILES:
         count = f"at least {MAX_LISTED}" if len(files) == MAX_LISTED else str(len(files))
         raise InvalidArgument(
@@ -62,6 +62,6 @@ def check_file_names(uri: str, files: Sequence[SourceFile]) -> None:
 
 
 def digest_listing(uri: str, files: Sequence[SourceFile]) -> str:
-    """Name of the cache entry that holds these files: hex digest of what was listed."""
+    """The key of the cache entry: a hex digest of the listing."""
     listing = sorted((file.name, file.size, file.version) for file in files)
     return hashlib.sha256(json.dumps([uri, listing]).encode()).hexdigest()

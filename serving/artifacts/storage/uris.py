@@ -9,7 +9,7 @@ from serving.errors import InvalidArgument
 
 
 def parse_storage_uri(uri: str) -> tuple[str, str]:
-    """A URI as (bucket, object name), or as ("", absolute path) for a local one; no trailing slash."""
+    """(bucket, object name), or ("", absolute path) for a local URI; without a trailing slash."""
     expected = "expected gs://bucket/folder, file:///folder or a path"
     if not uri or "\0" in uri:
         raise InvalidArgument(f"{uri!r} is no URI; {expected}.")

@@ -14,7 +14,16 @@ from starlette.responses import Response
 
 from serving.errors import DeadlineExceeded, Internal, ResourceExhausted, ServingError
 from serving.gateway.api.request_io import read_body
-from serving.http_headers import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Message, Receive, Scope, Send
+from serving.http_headers import (
+    BODY_LENGTH,
+    CONTENT_TYPE,
+    JSON_CONTENT_TYPE,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
 from serving.protocols import Reply
 from serving.protocols.errors import render_error
 from serving.protocols.multipart_batch import (
@@ -26,7 +35,7 @@ from serving.protocols.multipart_batch import (
 )
 from serving.protocols.paths import detect_dialect
 from serving.transport.content_encoding import BodyDecompressor, decompress_body
-from serving.transport.request import CONTENT_TYPE, PredictionHandler, PredictionRequest
+from serving.transport.request import PredictionHandler, PredictionRequest
 from serving.transport.request_head import RequestHead
 
 logger = logging.getLogger(__name__)

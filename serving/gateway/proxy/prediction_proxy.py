@@ -43,12 +43,12 @@ from serving.gateway.proxy.timeouts import (
     drop_tracebacks,
 )
 from serving.gateway.request_context import identify_request, set_request_id
-from serving.http_headers import Scope, body_too_large
+from serving.http_headers import REQUEST_ID, TIMEOUT, Scope, body_too_large
 from serving.protocols import DEFAULT_METADATA
 from serving.protocols.paths import parse_prediction_path, wrong_method_error
 from serving.transport.content_encoding import check_encoding
 from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
-from serving.transport.request_head import REQUEST_ID, TIMEOUT, RequestHead
+from serving.transport.request_head import RequestHead
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
     from serving.gateway.observability.tracing import RequestTrace

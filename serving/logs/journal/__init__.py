@@ -2,12 +2,12 @@
 
 A journal is a folder with everything for one destination:
 
-    journal.json      what it is for, and how many records the server has put in or had to drop
-    position.json     how far the log writer is, and how many records it has sent or given up
-    00000001.segment  blocks of records, appended to by the server; removed by the writer once it is past it
+    journal.json      its kind and address, and how many records the server has written or dropped
+    position.json     how far the log writer has read, and how many records it has sent or dropped
+    00000001.segment  blocks of records; appended by the server, removed by the writer once read
 
-The two processes share nothing else, so each may die at any time. A block counts once it is whole: a server
-that is killed loses what it had not written, a writer that is killed does its last block again.
+The two processes share nothing else, so each may die at any time. Only a complete block counts: a server that
+is killed loses what it had not written, a writer that is killed repeats its last block.
 """
 
 from serving.logs.journal.appender import BlockBuilder, JournalAppender
@@ -16,5 +16,14 @@ from serving.logs.journal.position import JournalCounts, ReadPosition, count_out
 from serving.logs.journal.reader import JournalReader, RecordChunk
 
 __all__ = [
-    "JournalAppender", "BlockBuilder", "RecordChunk", "JournalCounts", "LogKind", "ReadPosition", "JournalReader", "JournalRecord", "count_outcomes", "journal_folder",
-]  # fmt: skip
+    "BlockBuilder",
+    "JournalAppender",
+    "JournalCounts",
+    "JournalReader",
+    "JournalRecord",
+    "LogKind",
+    "ReadPosition",
+    "RecordChunk",
+    "count_outcomes",
+    "journal_folder",
+]

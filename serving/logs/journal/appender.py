@@ -1,4 +1,4 @@
-"""The server's side of a journal. All that touches the disk is blocking."""
+"""The server's side of a journal. Calls that touch the disk are blocking."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BATCH_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class BlockBuilder:
-    """Records on their way to a block; `size` is in bytes."""
+    """Records of the next block; `size` is in bytes."""
 
     parts: list[bytes] = field(default_factory=list)
     records: int = 0
@@ -40,16 +40,16 @@ class BlockBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is large enough for a block of its own."""
+        """Whether the records are enough for a block."""
         return self.size >= _BATCH_BYTES
 
     @staticmethod
     def record_size(data: bytes, answer: bytes) -> int:
-        """What a record takes."""
+        """Bytes of a record with its overhead."""
         return _RECORD_OVERHEAD + len(data) + len(answer)
 
     def add_record(self, time: float, name: bytes, request_id: bytes, data: bytes, answer: bytes) -> None:
-        """Take a record; see `Record`. Nothing is copied or converted."""
+        """Add a record; see `JournalRecord`. Nothing is copied or converted."""
         head = RECORD_HEADER.pack(time, len(name), len(request_id), len(data), len(answer))
         self.parts += (head + name + request_id, data, answer)
         self.records += 1
@@ -57,7 +57,7 @@ class BlockBuilder:
 
 
 class JournalAppender:
-    """Puts records into the journal for an address; `limit` is in bytes, for all of its segments."""
+    """Writes records into the journal of an address; `limit` is in bytes, for all of its segments."""
 
     def __init__(self, folder: Path, kind: LogKind, address: str, limit: int) -> None:
         self.kind = kind
@@ -73,14 +73,14 @@ class JournalAppender:
 
     @classmethod
     def find_existing(cls, root: Path, limit: int) -> Iterable[JournalAppender]:
-        """Those of the journals that earlier servers have left below a folder."""
+        """The journals that earlier servers left below a folder."""
         for folder in sorted(root.iterdir()) if root.is_dir() else ():
             card = read_metadata(folder / _METADATA_FILE) if folder.is_dir() else None
             if card is not None:
                 yield cls(folder, LogKind(card["kind"]), card["address"], limit)
 
     def open(self) -> int:
-        """The segment to append to; finds out what there is and begins one if need be. Raises OSError."""
+        """The descriptor of the segment to append to, made if there is none. Raises OSError."""
         if self._fd is not None:
             return self._fd
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ class JournalAppender:
         return fd
 
     def append(self, batch: BlockBuilder) -> None:
-        """Write a block, or drop it past the limit. Raises OSError, and has then done nothing."""
+        """Write a block, or drop it beyond the limit. Raises OSError, without having changed anything."""
         fd = self.open()
         if sum(list_segments(self._folder).values()) + batch.size > self._limit:
             self.drop(batch.records)
@@ -110,12 +110,12 @@ class JournalAppender:
         self._metadata_written = False
 
     def drop(self, records: int) -> None:
-        """Count records that will not be written."""
+        """Count records that are dropped."""
         self._dropped += records
         self._metadata_written = False
 
     def checkpoint(self) -> JournalCounts:
-        """Make the counts last, leave behind what has been read, and tell how it stands. Raises OSError."""
+        """Store the counts, rotate a segment that has been read, and return the counts. Raises OSError."""
         self.open()
         position = ReadPosition.load(self._folder)
         if not self._metadata_written:
@@ -125,7 +125,7 @@ class JournalAppender:
         return count_outcomes(self._records, self._dropped, position)
 
     def close(self) -> None:
-        """Remove what has been read. Raises OSError."""
+        """Close, and remove segments if all have been read. Raises OSError."""
         if self._fd is None:
             return
         os.close(self._fd)
@@ -141,7 +141,7 @@ class JournalAppender:
         return ReadPosition.load(self._folder).records == self._records
 
     def _count_written(self, there: dict[int, int]) -> int:
-        """How many records there were after the last block."""
+        """Number of records up to the last block."""
         for number in reversed(there):
             ends = [block.first + block.records for block in read_blocks(segment_path(self._folder, number))]
             if ends:

@@ -1,4 +1,4 @@
-"""What is in a journal's files."""
+"""The format of a journal's files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 import orjson
 
-# One record: when, and the lengths of what follows: name, request id, data, answer.
+# One record: time, and the lengths of what follows: name, request id, data, answer.
 RECORD_HEADER = struct.Struct("<dHHII")
-# Several records: mark, bytes, records, the number of the first one, CRC-32 of the bytes that follow.
+# Several records: magic, bytes, number of records, number of the first one, CRC-32 of the bytes that follow.
 BLOCK_HEADER = struct.Struct("<4sIIQI")
 _BLOCK_MAGIC = b"PLJ1"
 
 _SEGMENT = ".segment"
-# Cards are overwritten in place, which a full disk allows too.
+# Metadata is overwritten in place, which works on a full disk too.
 _METADATA_BYTES = 4096
 _READ_ATTEMPTS = 5
 
 
 class LogKind(enum.StrEnum):
-    """What a journal's records are."""
+    """The kind of a journal's records."""
 
     REQUESTS = "requests"
     ACCESS = "access"
@@ -36,11 +36,11 @@ class LogKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """One line of a log to be.
+    """One record of a log.
 
-    `id` is the same however often the record is read; `time` is in seconds since the epoch; `name` is the
-    full name of the version. Of a request `data` and `answer` are the two bodies; of the other kinds `data`
-    says what the entry is made of.
+    `id` is the same each time the record is read; `time` is in seconds since the epoch; `name` is the full
+    name of the version. For requests, `data` and `answer` are the two bodies; for other kinds `data` is an
+    encoded record.
     """
 
     id: str
@@ -53,7 +53,7 @@ class JournalRecord:
 
 @dataclass(frozen=True, slots=True)
 class JournalBlock:
-    """A whole block: the number of its first record, how many there are, where it ends in its segment."""
+    """A complete block: the number of its first record, how many there are, its end in the segment."""
 
     first: int
     records: int
@@ -62,7 +62,7 @@ class JournalBlock:
 
 
 def journal_folder(root: Path, kind: LogKind, address: str) -> Path:
-    """The folder of the journal for an address; "" is the only one of its kind."""
+    """The folder of an address's journal; "" for a kind with a single journal."""
     if not address:
         return root / kind
     return root / f"{kind}-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
@@ -72,12 +72,11 @@ def journal_folder(root: Path, kind: LogKind, address: str) -> Path:
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """The file of a segment."""
     return folder / f"{number:08d}{_SEGMENT}"
 
 
 def list_segments(folder: Path) -> dict[int, int]:
-    """The sizes of the segments that are there, by number, in their order."""
+    """Sizes of the existing segments by number, in order."""
     found: dict[int, int] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -90,12 +89,11 @@ def list_segments(folder: Path) -> dict[int, int]:
 
 
 def encode_block_header(payload: bytes, records: int, first: int) -> bytes:
-    """What stands before the payload of a block."""
     return BLOCK_HEADER.pack(_BLOCK_MAGIC, len(payload), records, first, zlib.crc32(payload))
 
 
 def read_block(fd: int, offset: int) -> JournalBlock | None:
-    """The block at an offset of a segment; None when there is none, or not yet a whole one."""
+    """The block at an offset of a segment; None if there is none, or an incomplete or damaged one."""
     head = os.pread(fd, BLOCK_HEADER.size, offset)
     if len(head) < BLOCK_HEADER.size:
         return None
@@ -110,7 +108,7 @@ def read_block(fd: int, offset: int) -> JournalBlock | None:
 
 
 def read_blocks(path: Path) -> Iterator[JournalBlock]:
-    """The whole blocks of a segment."""
+    """The complete blocks of a segment."""
     offset = 0
     with path.open("rb", buffering=0) as file:
         while (block := read_block(file.fileno(), offset)) is not None:
@@ -119,7 +117,7 @@ def read_blocks(path: Path) -> Iterator[JournalBlock]:
 
 
 def decode_records(block: JournalBlock, uid: int) -> Iterator[JournalRecord]:
-    """The records of a block. `uid`, 32 bits, is that of the journal."""
+    """The records of a block. `uid` is the 32-bit id of the journal."""
     payload, offset = block.payload, 0
     for number in range(block.first, block.first + block.records):
         time, *lengths = RECORD_HEADER.unpack_from(payload, offset)
@@ -139,11 +137,11 @@ def _make_record_id(time: float, uid: int, number: int) -> str:
     return f"{int(time * 1000) & 0xFFFFFFFFFFFF:012x}{uid:08x}{number & 0xFFFFFFFFFFFF:012x}"
 
 
-# ---- cards
+# ---- metadata
 
 
 def write_metadata(path: Path, values: dict[str, Any]) -> None:
-    """Overwrite a small file. Raises OSError."""
+    """Overwrite a small file in place. Raises OSError."""
     text = orjson.dumps(values)
     data = (b"%b\n%08x" % (text, zlib.crc32(text))).ljust(_METADATA_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -155,7 +153,7 @@ def write_metadata(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
-    """What a small file says; None when there is none or it is damaged."""
+    """The content of a small file; None if it is missing or damaged."""
     for _ in range(_READ_ATTEMPTS):
         try:
             text, _, checksum = path.read_bytes().partition(b"\n")

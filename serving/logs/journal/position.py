@@ -1,4 +1,4 @@
-"""How far a journal's reader is, and what that makes of its records."""
+"""How far a journal has been read, and what became of its records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _POSITION_FILE = "position.json"
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """The place of the next block, and what has become of the records before it.
+    """Where the next block is, and what became of the records before it.
 
-    `segment` and `offset` are the place, `records` the number of the first record there; each record before
-    it was `sent`, or `dropped`: refused for good by where it was to go, or damaged on disk.
+    `records` is the number of the first record there. Each record before it was `sent`, or `dropped`: refused
+    by its sink for good, or damaged on disk.
     """
 
     segment: int = 0
@@ -26,18 +26,18 @@ class ReadPosition:
 
     @classmethod
     def load(cls, folder: Path) -> ReadPosition:
-        """The one noted in a journal's folder."""
+        """The position stored in a journal's folder."""
         values = read_metadata(folder / _POSITION_FILE)
         return cls() if values is None else cls(**values)
 
     def save(self, folder: Path) -> None:
-        """Note it. Raises OSError."""
+        """Raises OSError."""
         write_metadata(folder / _POSITION_FILE, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class JournalCounts:
-    """What has become of all records ever: sampled = sent + waiting + dropped."""
+    """Counts of all records so far: sampled = sent + waiting + dropped."""
 
     sampled: int = 0
     sent: int = 0
@@ -54,7 +54,7 @@ class JournalCounts:
 
 
 def count_outcomes(records: int, dropped: int, position: ReadPosition) -> JournalCounts:
-    """Of a journal that got so many `records` besides those `dropped` before they got there."""
+    """The counts of a journal with `records` written, and `dropped` instead of being written."""
     return JournalCounts(
         sampled=records + dropped,
         sent=position.sent,

@@ -27,10 +27,10 @@ _MAX_RECORDS = 4096
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Records that follow each other, and the number of the first; `size` is their bytes in the journal.
+    """Consecutive records and the number of the first; `size` is their bytes in the journal.
 
-    `end` is where the next chunk begins, as if none of these were sent; `lost` counts records that should
-    have been before or among them and are damaged.
+    `end` is the position after them, without their outcome; `lost` counts damaged records before or among
+    them.
     """
 
     first: int
@@ -41,7 +41,7 @@ class RecordChunk:
 
 
 class JournalReader:
-    """Reads a journal from the place noted in it. There may be one at a time."""
+    """Reads a journal from its stored position. A journal has one reader at a time."""
 
     def __init__(self, folder: Path) -> None:
         card = read_metadata(folder / _METADATA_FILE)
@@ -54,7 +54,7 @@ class JournalReader:
         self._folder = folder
 
     def read(self, most: int) -> RecordChunk | None:
-        """Whole blocks, about `most` bytes or 4,096 records at most; None when there is nothing to read."""
+        """Whole blocks of about `most` bytes or 4,096 records; None if there is nothing to read."""
         # Listed before anything is read: a segment before the last one grows no more.
         there = list_segments(self._folder)
         segment, offset, number = self.position.segment, self.position.offset, self.position.records
@@ -81,9 +81,9 @@ class JournalReader:
         return RecordChunk(first, found, size, lost, end)
 
     def commit(self, chunk: RecordChunk, dropped: int = 0) -> None:
-        """Go on behind a chunk; all of it was sent but for `dropped` records. Raises OSError when not noted.
+        """Move behind a chunk whose records were sent, except `dropped` ones.
 
-        Then it is gone on all the same, and noted with the next commit.
+        Raises OSError if the position cannot be stored: it is then stored by the next commit.
         """
         self.position = replace(
             chunk.end,
@@ -96,7 +96,7 @@ class JournalReader:
                 segment_path(self._folder, number).unlink(missing_ok=True)
 
     def backlog_bytes(self) -> int:
-        """Bytes that wait, about."""
+        """Approximate bytes that are not read yet."""
         return sum(
             size - (self.position.offset if number == self.position.segment else 0)
             for number, size in list_segments(self._folder).items()

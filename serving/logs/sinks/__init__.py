@@ -1,6 +1,6 @@
-"""Where log records go.
+"""Destinations of log records.
 
-Adding a kind of sink: a class with `write`, and its line in `serving.logs.sinks.sink_factory`.
+A new kind of sink is a class with `write`, and its line in `serving.logs.sinks.sink_factory`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from serving.logs.journal import JournalRecord
 
 
 class Sink(Protocol):
-    """Somewhere records go.
+    """A destination of records.
 
-    Up to `collect_bytes` are collected before they are written, for `collect_seconds` at most.
+    Up to `collect_bytes` are collected before a write, for `collect_seconds` at most.
     """
 
     collect_bytes: int
     collect_seconds: float
 
     def write(self, records: Sequence[JournalRecord], key: str) -> int:
-        """Write these records; returns how many of them are refused for good, whenever they come.
+        """Write records; returns how many of them are refused for good.
 
-        Those it has had before it may write again, or not: readers tell them by their id. `key` names these
-        records and is the same when they come again. Raises ServingError or OSError when they can be tried
-        again; as if none of them had been written, where that can be had.
+        Records may be written again, with the same `key`; a sink may store them twice, since readers
+        recognise them by their id. Raises ServingError or OSError if the write can be repeated, if possible
+        without having written any.
         """

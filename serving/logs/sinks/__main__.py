@@ -1,8 +1,8 @@
-"""The log writer, a process of its own: `python -m serving.logs.sinks OPTIONS`.
+"""The log writer process: `python -m serving.logs.sinks OPTIONS`.
 
-It brings what the server puts into journals to where it belongs, with a thread for each, so that a place
-that is slow or down holds up no other. It ends when its standard input does: the server has ended, in
-whatever way. What it cannot deliver then stays in the journals for the next one.
+Reads the journals and writes their records to their sinks, one thread per journal, so that a slow sink delays
+no other. It ends when its standard input is closed, that is when the server has ended in whatever way.
+Undelivered records stay in the journals for the next log writer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from serving.logs.sinks.delivery import JournalDelivery
 from serving.logs.sinks.sink_factory import make_sink
 from serving.logs.sinks.writer_options import LogWriterOptions
 
-# Seconds: between two looks for new journals, and given to sinks once the server has ended.
+# Seconds between two scans for new journals, and for the sinks once the server has ended.
 _SCAN_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
 
 
 class DeliveryRunner:
-    """All deliveries. `ending` is set when the server has ended."""
+    """Runs all deliveries until `ending` is set."""
 
     def __init__(self, options: LogWriterOptions, ending: threading.Event) -> None:
         self._options = options
@@ -36,7 +36,7 @@ class DeliveryRunner:
         self._threads: dict[Path, threading.Thread] = {}
 
     def run(self) -> None:
-        """Deliver until `ending` is set, and what waits then if it can be delivered within seconds."""
+        """Deliver until `ending` is set, and then what is left for a few seconds."""
         while not self._ending.is_set():
             self._start_new_deliveries()
             self._ending.wait(_SCAN_SECONDS)
@@ -46,7 +46,6 @@ class DeliveryRunner:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _start_new_deliveries(self) -> None:
-        """Begin with journals that are new."""
         for card in self._options.spill.glob("*/journal.json"):
             folder = card.parent
             if folder in self._threads:
@@ -69,7 +68,6 @@ class DeliveryRunner:
 
 
 def main() -> None:
-    """Write until standard input ends."""
     options = LogWriterOptions.from_argument(sys.argv[1])
     # The server ends us by closing our input, after the last records are in their journals.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

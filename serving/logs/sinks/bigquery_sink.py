@@ -1,7 +1,7 @@
-"""Logs in BigQuery, by streaming inserts.
+"""Writes log records to BigQuery by streaming inserts.
 
-The table must be there, with the columns of section 3.7 of the AI Platform contract. `record_id` and
-`ensure_request_id` are filled in tables that have these columns too.
+The table must exist, with the columns of section 3.7 of the AI Platform contract. `record_id` and
+`request_id` are filled in tables that have these columns too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _INVALID_REASONS = frozenset({"invalid", "invalidQuery", "notImplemented"})
 
 
 class BigQueryUnavailableError(Exception):
-    """BigQuery cannot be used here; the text says why."""
+    """BigQuery cannot be used; the message says why."""
 
 
 class BigQuerySink:
-    """Rows in a table: `project.dataset.table`. Raises NotAvailableError."""
+    """Rows in the table `project.dataset.table`. Raises BigQueryUnavailableError."""
 
     collect_bytes = 4 << 20
     collect_seconds = 0.5
@@ -42,7 +42,7 @@ class BigQuerySink:
         self._client = self._make_client()
 
     def write(self, records: Sequence[JournalRecord], key: str) -> int:
-        """Insert the rows, with their ids for BigQuery to tell those that it has had."""
+        """Insert the rows, with ids by which BigQuery removes duplicates."""
         refused = 0
         batch: list[JournalRecord] = []
         size = 0
@@ -56,7 +56,10 @@ class BigQuerySink:
         return refused + self._insert_rows(batch)
 
     def _insert_rows(self, records: Sequence[JournalRecord]) -> int:
-        """How many of the rows are refused. Those that are hold up the others of their request."""
+        """Returns how many rows are refused.
+
+        An invalid row fails the others of its request, which are repeated.
+        """
         if not records:
             return 0
         from google.api_core import exceptions as api  # noqa: PLC0415
@@ -82,7 +85,7 @@ class BigQuerySink:
         )
 
     def _insert_halves(self, records: Sequence[JournalRecord], reason: str) -> int:
-        """Find the row that a whole request is refused for."""
+        """Bisect a request that is refused as a whole, to find the row at fault."""
         if len(records) == 1:
             logger.error("a log record is refused by the table %s: %s", self._table, reason)
             return 1

@@ -1,4 +1,4 @@
-"""Logs in Cloud Storage."""
+"""Writes log records to Cloud Storage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_COLLECTED_BYTES = 64 << 20
 
 
 class BucketSink:
-    """Objects in a folder per day below a gs:// prefix, each written once, whole; none is ever replaced.
+    """Objects in a folder per day below a gs:// prefix, each written once; none is ever replaced.
 
-    Records that come again are known by the object they came in, which has the same name.
+    Repeated records are recognised by the name of their object.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Lines of the access log and the console log, as Cloud Logging understands them.
+"""Access log and console log as structured entries for Cloud Logging.
 
-https://cloud.google.com/logging/docs/structured-logging; fields it does not know go to `jsonPayload`. The
-gateway only notes what was; the log writer makes the lines of it, which takes ten times as long.
+https://cloud.google.com/logging/docs/structured-logging; other fields go to `jsonPayload`. The gateway only
+writes compact records; the log writer makes the entries, which takes ten times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEVEL_LETTERS = max(map(len, _LEVELS))
 
 
 class AccessRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A request: who asked for what, and what became of it; `trace` is "" if it belongs to none."""
+    """A request and its outcome; `trace` is "" if it has none."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class AccessRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConsoleLine(msgspec.Struct, frozen=True, array_like=True):
-    """A line that a node has printed."""
+    """A line printed by a node."""
 
     node: str
     text: str
@@ -46,7 +46,7 @@ class ConsoleLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 def make_access_entry(call: AccessRecord, name: VersionName, time: float) -> dict[str, Any]:
-    """The entry for a request that came at `time`, in seconds since the epoch."""
+    """The entry of a request that arrived at `time`, in seconds since the epoch."""
     milliseconds = round(call.seconds * 1000, 3)
     entry = {
         "severity": "INFO" if call.status < 400 else "WARNING" if call.status < 500 else "ERROR",
@@ -78,7 +78,7 @@ def make_access_entry(call: AccessRecord, name: VersionName, time: float) -> dic
 
 
 def make_console_entry(said: ConsoleLine, name: VersionName, time: float) -> dict[str, Any]:
-    """The entry for a line that was printed at `time`, in seconds since the epoch."""
+    """The entry of a line printed at `time`, in seconds since the epoch."""
     first = said.text[: _LEVEL_LETTERS + 1].split(" ", 1)[0].rstrip(":")
     return {
         "severity": _LEVELS.get(first, "DEFAULT"),
@@ -92,7 +92,7 @@ def make_console_entry(said: ConsoleLine, name: VersionName, time: float) -> dic
 
 
 def format_rfc3339(time: float) -> str:
-    """Seconds since the epoch as a time in UTC."""
+    """Seconds since the epoch as a UTC time with microseconds."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

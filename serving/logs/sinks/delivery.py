@@ -1,4 +1,4 @@
-"""Brings the records of one journal to their sink, at its pace."""
+"""Delivers the records of one journal to their sink."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.5, 30.0
 
 
 class JournalDelivery:
-    """One journal and its sink. `make` makes the sink, which may fail for a while like the sink itself."""
+    """One journal and its sink. `make` makes the sink; like writing, that may fail for a while."""
 
     def __init__(
         self, reader: JournalReader, make: Callable[[], Sink], clock: Callable[[], float] = time.monotonic
@@ -34,9 +34,9 @@ class JournalDelivery:
         self.is_failing = False
 
     def deliver_next(self, *, closing: bool = False) -> float:
-        """Deliver what is due; returns after how many seconds to come again, 0 for at once.
+        """Deliver what is due; returns the seconds until the next call.
 
-        `closing`: all that waits is due, for nobody comes again.
+        `closing`: everything is due, since there are no later calls.
         """
         try:
             if self._sink is None:
@@ -58,7 +58,7 @@ class JournalDelivery:
         return 0.0
 
     def _should_wait(self, sink: Sink) -> bool:
-        """Whether more may come before it is worth a write."""
+        """Whether to collect more records before a write."""
         if not sink.collect_seconds or self._due > 0:
             return False
         backlog = self._reader.backlog_bytes()

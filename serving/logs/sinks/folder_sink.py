@@ -1,4 +1,4 @@
-"""Logs in folders of this machine, and on standard output."""
+"""Writes log records to local folders and to standard output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class _OpenFile:
-    """The file that a folder's records go to now; `identity` is its device and inode."""
+    """A folder's current file; `identity` is its device and inode."""
 
     path: Path
     identity: tuple[int, int]
@@ -40,13 +40,14 @@ class _OpenFile:
 
 
 class FolderSink:
-    """Files in a folder per day, with a line for each record.
+    """Files in a folder per day, one line per record.
 
-    Lines are there for readers as soon as they are written, only ever whole ones. A file gets no more once it
-    has `rotate_bytes` or `rotate_seconds` have passed. Where `folders` do not let it write, it fails.
+    Readers see whole lines as soon as they are written. A file is closed after `rotate_bytes` or
+    `rotate_seconds`. Raises ServingError for a folder that `folders` do not allow.
 
-    Others may write to the same folders. The names of our files contain `journal`, the number of the journal
-    that the records are from: only these are appended to or mended, and what is there is never opened as new.
+    Other processes may write to the same folders. The names of our files contain `journal`, the number of the
+    journal of their records: only these are appended to, or repaired after a crash; no existing file is taken
+    for a new one.
     """
 
     collect_bytes = 4 << 20
@@ -73,7 +74,7 @@ class FolderSink:
         self._open_files: dict[str, _OpenFile] = {}
 
     def write(self, records: Sequence[JournalRecord], key: str) -> int:
-        """Append to the files of their days."""
+        """Append to the files of the records' days."""
         now = self._clock()
         self._open_files = {
             name: file for name, file in self._open_files.items() if now - file.since < self._rotate_seconds
@@ -94,7 +95,7 @@ class FolderSink:
         return 0
 
     def _undo_writes(self, done: Sequence[tuple[_OpenFile, bytes]]) -> None:
-        """Take back what was written, and begin with other files the next time: these may be gone."""
+        """Remove what was written; the next write begins new files, since these may be gone."""
         self._open_files = {}
         for file, data in done:
             with contextlib.suppress(OSError), _open_locked(file.path, file.identity) as descriptor:
@@ -119,7 +120,7 @@ class FolderSink:
 
 
 class StdoutSink:
-    """Lines on standard output, for whoever collects those of a container."""
+    """Lines on standard output, for a collector of containers' logs."""
 
     collect_bytes = 1 << 20
     collect_seconds = 0.0
@@ -128,14 +129,13 @@ class StdoutSink:
         self._kind = kind
 
     def write(self, records: Sequence[JournalRecord], key: str) -> int:
-        """Print them."""
         sys.stdout.buffer.write(b"".join([encode_line(record, self._kind) for record in records]))
         sys.stdout.buffer.flush()
         return 0
 
 
 class TeeSink:
-    """Two sinks that get the same records."""
+    """Writes the same records to two sinks."""
 
     def __init__(self, first: Sink, second: Sink) -> None:
         self.collect_bytes = min(first.collect_bytes, second.collect_bytes)
@@ -143,12 +143,12 @@ class TeeSink:
         self._sinks = first, second
 
     def write(self, records: Sequence[JournalRecord], key: str) -> int:
-        """Write them to both; refused are those that either refuses."""
+        """Returns the larger number of refused records."""
         return max(sink.write(records, key) for sink in self._sinks)
 
 
 def _create_file(path: Path) -> tuple[int, int]:
-    """Make a file that was not there."""
+    """Create a new file; returns its identity."""
     descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         return _file_identity(os.fstat(descriptor))
@@ -158,7 +158,7 @@ def _create_file(path: Path) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _open_locked(path: Path, identity: tuple[int, int]) -> Iterator[int]:
-    """A file of ours, locked. Raises FileNotFoundError if it is gone or another one has taken its name."""
+    """Open and lock a file. Raises FileNotFoundError if it is gone or has been replaced."""
     descriptor = os.open(path, _FLAGS)
     try:
         if _file_identity(os.fstat(descriptor)) != identity:
@@ -181,9 +181,9 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _remove_partial_line(folder: Path, owner: str) -> None:
-    """Cut off half a line, which a writer that was killed may have left in the last of its files in a folder.
+    """Remove an incomplete line, which a killed writer may have left in its last file of a folder.
 
-    Its record comes again: it was not noted as sent.
+    Its record is delivered again: it was not committed.
     """
     files = folder.glob(f"*-{owner}-*.jsonl")
     last = max(files, key=lambda path: path.lstat().st_mtime, default=None)

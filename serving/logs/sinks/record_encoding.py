@@ -1,4 +1,4 @@
-"""Records as lines and rows."""
+"""Encodes records as lines and rows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from serving.names import VersionName, parse_model_or_version_name
 
 
 def day_folder(record: JournalRecord) -> str:
-    """The folder of its day, in UTC; DuckDB, BigQuery and Hive read it as a column."""
+    """The folder of the record's day (UTC), named so that DuckDB, BigQuery and Hive read it as a column."""
     return f"dt={record_time(record):%Y-%m-%d}"
 
 
 def record_time(record: JournalRecord) -> datetime.datetime:
-    """When it was."""
     return datetime.datetime.fromtimestamp(record.time, datetime.UTC)
 
 
 def group_by_folder(
     records: Iterable[JournalRecord], kind: LogKind
 ) -> Iterator[tuple[str, list[JournalRecord]]]:
-    """The records by the folder they belong in, those of one folder in their order."""
+    """Records by folder, in their order within each."""
     found: dict[str, list[JournalRecord]] = {}
     for key, some in groupby(records, key=lambda record: _folder_of_record(record, kind)):
         found.setdefault(key, []).extend(some)
@@ -42,7 +41,7 @@ def group_by_folder(
 
 
 def make_request_row(record: JournalRecord) -> dict[str, Any]:
-    """The columns of the contract's table (section 3.7), and two of ours."""
+    """The columns of the contract's table (section 3.7), and two of our own."""
     name = version_of(record)
     return {
         "model": name.model,
@@ -57,12 +56,12 @@ def make_request_row(record: JournalRecord) -> dict[str, Any]:
 
 
 def encode_line(record: JournalRecord, kind: LogKind) -> bytes:
-    """A record as JSON, with a newline."""
+    """A record as a JSON line."""
     return orjson.dumps(_make_entry(record, kind), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def encode_line_with_project(record: JournalRecord, kind: LogKind) -> bytes:
-    """The same for a file that the server itself reads, to those who may: it says whose request it was."""
+    """The same with the project, for files that the server reads to check who may see a record."""
     entry = _make_entry(record, kind)
     if kind is LogKind.REQUESTS:
         entry["project"] = version_of(record).project
@@ -84,7 +83,6 @@ def _make_entry(record: JournalRecord, kind: LogKind) -> dict[str, Any]:
 
 
 def version_of(record: JournalRecord) -> VersionName:
-    """The version it is about."""
     name = parse_model_or_version_name(record.name)
     if not isinstance(name, VersionName):
         raise TypeError(f"{record.name} names no version")

@@ -1,4 +1,4 @@
-"""Which sink an address means."""
+"""Makes the sink of an address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RETRY_SECONDS = 10.0
 
 
 def make_sink(kind: LogKind, address: str, journal: int, options: LogWriterOptions) -> Sink:
-    """The sink for the journal of an address, which has this number. May take seconds."""
+    """The sink of an address; `journal` is the journal's number. May take seconds."""
     if kind is not LogKind.REQUESTS:
         sink = _make_folder_sink(options.logs / kind, kind, journal, options)
         return TeeSink(sink, StdoutSink(kind)) if options.stdout else sink

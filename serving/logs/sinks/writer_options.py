@@ -1,4 +1,4 @@
-"""What the server and its log writer both know: the writer's options, and where records are kept."""
+"""Options of the log writer process, and the folders of logs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SCHEMES = frozenset({"gs", "file", "bq"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWriterOptions:
-    """What the server tells its log writer; see the settings `log_...`.
+    """What the server passes to its log writer; see the settings `log_...`.
 
-    `spill` is the folder of the journals, `logs` that of all logs that are kept on this machine; `folders`
-    are those that request logs of callers may go to.
+    `spill` is the folder of the journals, `logs` that of all local logs; `folders` are those that request
+    logs may be written to.
     """
 
     spill: Path
@@ -35,13 +35,11 @@ class LogWriterOptions:
     folders: LocalFolderPolicy = LocalFolderPolicy()
 
     def to_argument(self) -> str:
-        """As an argument of a command."""
+        """As a command-line argument."""
         return msgspec.json.encode(self, enc_hook=str).decode()
 
     @classmethod
     def from_argument(cls, argument: str) -> Self:
-        """What `to_argument` has made."""
-
         def convert_value(kind: type[Any], value: Any) -> Any:
             return kind(value)
 
@@ -49,19 +47,19 @@ class LogWriterOptions:
 
 
 def folder_of_address(address: str) -> Path | None:
-    """The folder that an address names; None when it names a bucket or a table. Raises InvalidArgument."""
+    """The folder of an address; None for a bucket or a table. Raises InvalidArgument."""
     if address.startswith("file://") or address.startswith("/"):
         return Path(parse_storage_uri(address)[1])
     return None
 
 
 def check_address(address: str) -> None:
-    """Raises InvalidArgument for a bucket or a folder that cannot be; what is neither is a table."""
+    """Raises InvalidArgument for an invalid bucket or folder; anything else is taken for a table."""
     if address.startswith(("gs://", "file://", "/")):
         parse_storage_uri(address)
 
 
 def fallback_folder(logs: Path, address: str) -> Path:
-    """Where records for a table are kept while BigQuery is not used; `logs` is the folder for all logs."""
+    """The folder for a table's records while BigQuery is not used; `logs` is the folder of all logs."""
     name = quote(address.removeprefix(BIGQUERY), safe="")
     return logs / "requests" / (f"_{name}" if name.startswith(".") else name)

@@ -14,6 +14,7 @@ import orjson
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
+from serving.http_headers import JSON_BYTES
 from serving.json_depth import TooDeepError, parse_json
 from serving.media_types import BINARY
 from serving.node.codecs import DecodedRequest, Reply, RequestMetadata, ServedModel
@@ -32,7 +33,6 @@ from serving.runtimes.datatypes import BYTES, dtype_of
 from serving.runtimes.input_conversion import describe_json_type, fits_dtype, to_regular_array
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.json_codec import InstancesDecoder
-from serving.transport.request_head import JSON_BYTES
 
 Body = bytes | bytearray
 

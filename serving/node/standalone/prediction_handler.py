@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from serving.errors import InvalidArgument, ServingError
-from serving.http_headers import Headers, body_too_large
+from serving.http_headers import TIMEOUT, WANTS_TIMING_HEADER, Headers, body_too_large
 from serving.node.predict import Predictor
 from serving.node.request import NodeRequest
 from serving.node.standalone.routes import DEFAULT_VERSION, model_loading_error, unknown_path_error
@@ -16,7 +16,7 @@ from serving.protocols.paths import PredictionPath, parse_prediction_path, wrong
 from serving.protocols.request_metadata import parse_request_metadata
 from serving.transport.content_encoding import check_encoding
 from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
-from serving.transport.request_head import TIMEOUT, WANTS_TIMING_HEADER, RequestHead
+from serving.transport.request_head import RequestHead
 
 _TRUE = b"1"
 _VERTEX = RequestMetadata(Dialect.VERTEX)

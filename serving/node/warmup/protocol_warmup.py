@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from serving.http_headers import Headers
+from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES, Headers
 from serving.media_types import BINARY, NPY
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.node.codecs.raw_tensors import to_raw
@@ -28,7 +28,6 @@ from serving.protocols.request_metadata import parse_request_metadata
 from serving.runtimes import RowsFormat
 from serving.runtimes.datatypes import BYTES, datatype_of, dtype_of
 from serving.runtimes.instance_batch import Batch
-from serving.transport.request_head import ACCEPT, CONTENT_TYPE, JSON_BYTES
 
 EXAMPLE_MODEL = "model"
 """What the model is called in practice."""

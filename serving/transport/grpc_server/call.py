@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import grpc
 
 from serving.errors import InvalidArgument, ServingError
-from serving.http_headers import BODY_LENGTH, Headers, Scope
+from serving.http_headers import BODY_LENGTH, TIMEOUT, Headers, Scope
 from serving.protocols import Dialect, Reply
 from serving.protocols.errors import GRPC_STATUS, render_error
 from serving.protocols.model_spec import ModelSpec, parse_model_spec
 from serving.protocols.paths import PredictionPath
 from serving.transport.grpc_server.rpc_methods import RpcMethod
-from serving.transport.request_head import TIMEOUT, RequestHead
+from serving.transport.request_head import RequestHead
 
 STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument, NotAcceptable, ServingError
+from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.media_types import BINARY, JSON, NPY, negotiate_media_type
 from serving.protocols import (
     DEFAULT_METADATA,
@@ -16,7 +17,6 @@ from serving.protocols import (
 )
 from serving.protocols.paths import PredictionPath, parse_prediction_path
 from serving.protocols.request_metadata import parse_request_metadata
-from serving.transport.request_head import ACCEPT, CONTENT_TYPE, JSON_BYTES
 
 OURS = "/v1/projects/p/models/m:predict"
 # What else clients send that predict with JSON: httpx, curl -d, browsers, urllib, Java's HttpURLConnection.

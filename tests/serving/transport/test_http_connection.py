@@ -411,7 +411,10 @@ def test_a_length_of_thousands_of_digits_is_refused_in_words_of_ours() -> None:
             b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: %b1\r\n\r\nx" % (b"0" * 5000)
         )
         answer = await client.answer()
-        assert (answer.status, answer.message) == (400, "This is not HTTP/1.1: it cannot be read.")
+        assert (answer.status, answer.message) == (
+            400,
+            "The request is not valid HTTP/1.1: it cannot be parsed.",
+        )
 
     run(main)
 
@@ -503,7 +506,9 @@ def test_a_head_that_does_not_end_is_answered_with_408(piece: bytes) -> None:
         await world.passes(3)
         answer = await client.answer()
         assert (answer.status, answer.headers[b"connection"]) == (408, b"close")
-        assert answer.message == "The head of the request was not there within 10 s (setting header_timeout)."
+        assert (
+            answer.message == "The head of the request did not arrive within 10 s (setting header_timeout)."
+        )
         assert await client.ended()
 
     # One letter is no method, so it is more of one.

@@ -10,9 +10,9 @@ import pytest
 # A server whose end hangs somewhere: a program of its own, for a test must not end with it.
 _PROGRAM = """
 import asyncio, sys, threading, time
-from serving import http
-from serving.config import FrontSettings
-from serving.transport.event_loop import run
+from serving.transport import http_server
+from serving.config import ServerSettings
+from serving.transport.event_loop import run_event_loop
 
 HANG = sys.argv[1]
 
@@ -37,12 +37,12 @@ async def app(scope, receive, send):
     await send({"type": "lifespan.shutdown.complete"})
 
 async def main():
-    server = http.make_server(app, front=FrontSettings(), drain=1, stop_timeout=1)
-    listener = http.listen_tcp("127.0.0.1", 0)
+    server = http_server.make_http_server(app, settings=ServerSettings(), drain=1, stop_timeout=1)
+    listener = http_server.listen_tcp("127.0.0.1", 0)
     await server.serve(sockets=[listener])
     return server.exit_code
 
-sys.exit(run(main()))
+sys.exit(run_event_loop(main()))
 """
 
 

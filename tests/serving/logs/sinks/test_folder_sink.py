@@ -237,11 +237,12 @@ def test_one_folder_has_several_writers(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from serving.logs.journal import Kind
+from serving.logs.journal import LogKind
 from serving.logs.sinks.folder_sink import FolderSink
 from tests.serving.logs.sinks.records import NOON, record
 journal, first = int(sys.argv[2]), int(sys.argv[3])
-sink = FolderSink(Path(sys.argv[1]), Kind.REQUESTS, journal=journal, rotate_bytes=20 << 20, rotate_seconds=60)
+limits = {"rotate_bytes": 20 << 20, "rotate_seconds": 60}
+sink = FolderSink(Path(sys.argv[1]), LogKind.REQUESTS, journal=journal, **limits)
 for number in range(first, first + 1000):
     sink.write([record(number, b"x" * 1_000_000) for _ in range(4)], "key")
     print(number, flush=True)

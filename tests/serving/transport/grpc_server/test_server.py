@@ -13,11 +13,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from serving.config import ServerSettings
 from serving.errors import ResourceExhausted, ServingError, Unavailable
+from serving.http_headers import TIMEOUT
 from serving.protocols import Reply
 from serving.transport.grpc_server.call import GrpcCall, parse_peer
 from serving.transport.grpc_server.server import GrpcServer
 from serving.transport.request import PredictionRequest
-from serving.transport.request_head import TIMEOUT
 from tests.calls import grpc, infer_request, predict_request
 from tests.garbage import nothing_for_the_collector
 

@@ -37,7 +37,7 @@ def test_what_a_call_costs_more(tmp_path: Path, report: Report) -> None:
 
     def seconds(runtime: object) -> float:
         def call() -> None:
-            batch, parameters = decoder.decode(body, runtime.form)  # type: ignore[attr-defined]
+            batch, parameters = decoder.decode(body, runtime.input_format)  # type: ignore[attr-defined]
             encode_predictions(runtime.predict(batch, **parameters))  # type: ignore[attr-defined]
 
         return statistics.median(_timed(call) for _ in range(CALLS))

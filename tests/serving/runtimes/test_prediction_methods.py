@@ -1,4 +1,4 @@
-"""Other methods of estimators than predict, and answers of several parts; see serving/runtimes/prediction_methods.py."""
+"""Prediction methods other than predict, and answers of several parts; see runtimes/prediction_methods.py."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_method_answers_as_the_library(elsewhere: bool, tmp_path: Path) ->
     with pytest.raises(InvalidInputs, match=r"'transform'; it has predict, predict_proba, predict_log"):
         runtime.predict(ROWS, method="transform")
     with pytest.raises(InvalidInputs, match="the method 7"):
-        runtime.form({"method": 7})
+        runtime.input_format({"method": 7})
 
 
 def test_a_version_may_answer_with_another_method(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_version_may_answer_with_another_method(tmp_path: Path) -> None:
 
 def test_a_faster_way_is_not_taken_for_a_method_that_is_asked_for(tmp_path: Path) -> None:
     runtime = loaded(tmp_path, LogisticRegression().fit(X, Y))
-    runtime.use(lambda rows: np.zeros(len(rows)))
+    runtime.set_fast_path(lambda rows: np.zeros(len(rows)))
 
     assert runtime.predict(ROWS).tolist() == [0.0] * 4
     assert runtime.predict(ROWS, method="predict_proba").shape == (4, 3)
@@ -157,9 +157,9 @@ def test_estimators_of_xgboost(tmp_path: Path) -> None:
 
     assert runtime.predict(ROWS).tolist() == model.predict_proba(ROWS).tolist()
     assert runtime.predict(ROWS, method="predict").tolist() == model.predict(ROWS).tolist()
-    assert list(runtime.offers()) == []
+    assert list(runtime.list_candidates()) == []
     with pytest.raises(InvalidInputs, match="it has predict, predict_proba"):
-        runtime.form({"method": "transform"})
+        runtime.input_format({"method": "transform"})
 
 
 def test_requests_that_ask_for_a_method_share_no_call() -> None:

@@ -39,16 +39,16 @@ def plain(rows: int, width: int) -> Batch:
     [(8, 64, 64), (MIB // 2, 64, 8), (64 * MIB, 64, 2), (64 * MIB, 1, 1), (0, 64, 64)],
 )
 def test_large_rows_are_few(form: Any, width: int, most: int, rows: int) -> None:
-    runtime = cast(Runtime, SimpleNamespace(samples=lambda count: form(count, width)))
+    runtime = cast(Runtime, SimpleNamespace(make_synthetic_rows=lambda count: form(count, width)))
 
     assert given(runtime, most) == rows
 
 
 def test_of_plain_rows_the_bytes_are_not_known() -> None:
-    runtime = cast(Runtime, SimpleNamespace(samples=lambda count: plain(count, 3)))
+    runtime = cast(Runtime, SimpleNamespace(make_synthetic_rows=lambda count: plain(count, 3)))
 
     assert given(runtime, 64) == 64
 
 
 def test_there_may_be_none() -> None:
-    assert make_bounded_rows(cast(Runtime, SimpleNamespace(samples=lambda _: None)), 64) is None
+    assert make_bounded_rows(cast(Runtime, SimpleNamespace(make_synthetic_rows=lambda _: None)), 64) is None

@@ -40,7 +40,7 @@ def runtime(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def predicted(runtime: Any, body: dict[str, Any]) -> Any:
-    instances, parameters = InstancesDecoder().decode(json.dumps(body).encode(), runtime.form)
+    instances, parameters = InstancesDecoder().decode(json.dumps(body).encode(), runtime.input_format)
     return [
         row["y"]
         for row in json.loads(encode_predictions(runtime.predict(instances, **parameters)))["predictions"]
@@ -75,7 +75,9 @@ def test_undeclared_shapes_share_no_call_and_declared_ones_do(runtime: Any) -> N
     """Rows of which nothing is declared may depend on each other."""
 
     def read(instances: list[Any]) -> Any:
-        return InstancesDecoder().decode(json.dumps({"instances": instances}).encode(), runtime.form)[0]
+        return InstancesDecoder().decode(json.dumps({"instances": instances}).encode(), runtime.input_format)[
+            0
+        ]
 
     assert runtime.mergeable
     assert isinstance(read([1.0, 2.0]), DependentColumns)

@@ -49,7 +49,7 @@ def models(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 @pytest.fixture(scope="session")
 def load(tf: Any, models: Callable[[str], Path]) -> Callable[[str | Path], Any]:
     """The runtime of a model, by its builder's name (loaded once) or its folder."""
-    from serving.runtimes.tensorflow_runtime import runtime as runtime
+    from serving.runtimes.tensorflow_runtime import runtime
 
     known: dict[str, Any] = {}
 
@@ -432,7 +432,7 @@ def test_v2_answers_like_the_signature_call(
     load: Any, reference: Any, model: str, alias: str | None, shape: tuple[int, ...], count: int
 ) -> None:
     runtime = load(model)
-    instances = {alias or runtime.form({}).inputs[0].name: normal(count, *shape)}
+    instances = {alias or runtime.input_format({}).inputs[0].name: normal(count, *shape)}
 
     assert_same(runtime.predict(instances), reference(model, instances))
 
@@ -546,7 +546,7 @@ def test_an_input_without_dimension_holds_for_the_whole_request(load: Any) -> No
         "unit": strings(b"m\0", b"m\0"),
     }
 
-    assert runtime.form({}).inputs[0] == ColumnSpec("scale", np.dtype(np.float32), ())
+    assert runtime.input_format({}).inputs[0] == ColumnSpec("scale", np.dtype(np.float32), ())
     assert runtime.predict(instances)["y"].tolist() == [[3, 3], [3, 3]]
     assert runtime.predict(instances)["unit"].tolist() == [b"m\0", b"m\0"]
     with pytest.raises(InvalidInputs, match="scale is one value for the whole request"):
@@ -556,7 +556,7 @@ def test_an_input_without_dimension_holds_for_the_whole_request(load: Any) -> No
 def test_a_fixed_batch_takes_that_many(load: Any) -> None:
     runtime = load("fixed_batch")
 
-    assert runtime.form({}).inputs == (ColumnSpec("x", np.dtype(np.float32), (4,)),)
+    assert runtime.input_format({}).inputs == (ColumnSpec("x", np.dtype(np.float32), (4,)),)
     assert runtime.predict({"x": np.ones((2, 4), np.float32)})["y"].tolist() == [[2] * 4] * 2
     with pytest.raises(InvalidInputs, match=r"exactly 2 instance\(s\).*got 3"):
         runtime.predict({"x": np.ones((3, 4), np.float32)})
@@ -637,7 +637,7 @@ def test_several_signatures_about_the_same_inputs(tf: Any, load: Any) -> None:
 
 
 def test_form_names_every_input(load: Any) -> None:
-    columns = {column.name: column for column in load("mixed").form({"other": 1}).inputs}
+    columns = {column.name: column for column in load("mixed").input_format({"other": 1}).inputs}
 
     assert list(columns) == ["counts/last-7", "flag", "half", "image"]
     assert columns["image"] == ColumnSpec("image", np.dtype(object), ())
@@ -646,12 +646,12 @@ def test_form_names_every_input(load: Any) -> None:
 
 
 def test_form_with_unknown_shapes(load: Any) -> None:
-    assert load("any_shape").form({}).inputs[0].shape is None
-    assert load("unknown_size").form({}).inputs[2].shape == (None, 3)
+    assert load("any_shape").input_format({}).inputs[0].shape is None
+    assert load("unknown_size").input_format({}).inputs[2].shape == (None, 3)
 
 
 def test_form_is_built_once(load: Any) -> None:
-    assert load("dense").form({}) is load("dense").form({"signature_name": "serving_default"})
+    assert load("dense").input_format({}) is load("dense").input_format({"signature_name": "serving_default"})
 
 
 @pytest.mark.parametrize(
@@ -663,29 +663,29 @@ def test_form_is_built_once(load: Any) -> None:
     ],
 )
 def test_signature_choice(load: Any, parameters: dict[str, Any], inputs: list[str]) -> None:
-    assert [column.name for column in load("default_v1").form(parameters).inputs] == inputs
+    assert [column.name for column in load("default_v1").input_format(parameters).inputs] == inputs
 
 
 def test_an_unknown_signature_is_answered_with_the_known_ones(load: Any) -> None:
     with pytest.raises(
         InvalidInputs, match=r"No signature found for signature key nope\. The model has: lookup, serving_def"
     ):
-        load("default_v1").form({"signature_name": "nope"})
+        load("default_v1").input_format({"signature_name": "nope"})
 
 
 def test_a_model_without_default_asks_for_a_signature(load: Any) -> None:
     with pytest.raises(InvalidInputs, match=r'"signature_name".*classify, predict'):
-        load("two_signatures").form({})
+        load("two_signatures").input_format({})
 
 
 def test_a_signature_name_is_a_string(load: Any) -> None:
     with pytest.raises(InvalidInputs, match="must be a string; it is 3"):
-        load("dense").form({"signature_name": 3})
+        load("dense").input_format({"signature_name": 3})
 
 
 def test_the_init_op_is_no_signature(load: Any) -> None:
     with pytest.raises(InvalidInputs, match="No signature found"):
-        load("dense").form({"signature_name": "__saved_model_init_op"})
+        load("dense").input_format({"signature_name": "__saved_model_init_op"})
 
 
 @pytest.mark.parametrize(
@@ -770,16 +770,16 @@ def test_sparse_inputs_cannot_be_given(load: Any) -> None:
     runtime = load("sparse_input")
 
     with pytest.raises(InvalidInputs, match="sparse or ragged tensors as x"):
-        runtime.form({})
+        runtime.input_format({})
     with pytest.raises(InvalidInputs, match="sparse or ragged tensors as x"):
         runtime.predict({"x": normal(1, 3)})
-    assert runtime.samples(1) is None
+    assert runtime.make_synthetic_rows(1) is None
     assert len(runtime.warnings) == 1
 
 
 def test_a_signature_without_inputs_takes_no_instances(load: Any) -> None:
     with pytest.raises(InvalidInputs, match="has no inputs"):
-        load("no_inputs").form({})
+        load("no_inputs").input_format({})
 
 
 # ---- samples
@@ -787,7 +787,7 @@ def test_a_signature_without_inputs_takes_no_instances(load: Any) -> None:
 
 def test_samples_fit_and_are_the_same_every_time(load: Any) -> None:
     runtime = load("unknown_size")
-    some = runtime.samples(4)
+    some = runtime.make_synthetic_rows(4)
 
     assert {alias: (column.dtype, column.shape) for alias, column in some.items()} == {
         "b": (np.dtype(bool), (4,)),
@@ -796,27 +796,29 @@ def test_samples_fit_and_are_the_same_every_time(load: Any) -> None:
     }
     assert set(some["x"].flat) <= {0, 1, 2}
     assert some["s"].tolist() == [b""] * 4
-    assert_same(some, runtime.samples(4))
+    assert_same(some, runtime.make_synthetic_rows(4))
     assert len(runtime.predict(some)["y"]) == 4
 
 
 def test_a_smaller_sample_is_the_start_of_a_larger(load: Any) -> None:
     runtime = load("dense")
 
-    np.testing.assert_array_equal(runtime.samples(2)["x"], runtime.samples(64)["x"][:2], strict=True)
-    assert runtime.samples(1)["x"].dtype == np.float32
+    np.testing.assert_array_equal(
+        runtime.make_synthetic_rows(2)["x"], runtime.make_synthetic_rows(64)["x"][:2], strict=True
+    )
+    assert runtime.make_synthetic_rows(1)["x"].dtype == np.float32
 
 
 @pytest.mark.parametrize(("model", "rows"), [("mixed", 3), ("fixed_batch", 2), ("scalar_input", 3)])
 def test_samples_can_be_predicted(load: Any, model: str, rows: int) -> None:
-    answer = load(model).predict(load(model).samples(3))
+    answer = load(model).predict(load(model).make_synthetic_rows(3))
 
     assert {len(column) for column in answer.values()} == {rows}
 
 
 @pytest.mark.parametrize("model", ["any_shape", "two_signatures"])
 def test_no_samples_without_a_rank_or_a_default(load: Any, model: str) -> None:
-    assert load(model).samples(1) is None
+    assert load(model).make_synthetic_rows(1) is None
 
 
 # ---- models that cannot be loaded
@@ -1139,7 +1141,7 @@ def test_threads_and_import_in_a_fresh_process(models: Any) -> None:
         from serving.runtimes import Source, tensorflow as runtime
         assert threads() == before, "the import started a thread"
         loaded = runtime.load(Source(Path(sys.argv[1]), threads=1))
-        loaded.predict(loaded.samples(64))
+        loaded.predict(loaded.make_synthetic_rows(64))
         from tensorflow.python.eager import context
         assert not context.context()._initialized
         assert threads() - before <= 4, threads() - before
@@ -1165,7 +1167,7 @@ def example_of(load: Any, model: str) -> Any:
     runtime = load(model)
     schema = infer_model_schema(runtime, Path())
     request = {"instances": [schema.example] * runtime._rows}
-    batch, _ = InstancesDecoder().decode(json.dumps(request).encode(), runtime.form)
+    batch, _ = InstancesDecoder().decode(json.dumps(request).encode(), runtime.input_format)
     assert json.loads(encode_predictions(runtime.predict(batch)))["predictions"][0] == schema.answer
     return schema.example
 

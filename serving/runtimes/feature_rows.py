@@ -77,7 +77,8 @@ def _describe_mismatch(instance: Mapping[str, Any], names: Sequence[str]) -> str
 def _check_row(index: int, row: object, names: Sequence[str]) -> None:
     if not isinstance(row, list | tuple):
         raise InvalidInputs(
-            f"Instance {index} is {describe_json_type(row)}; expected an object or a list with {_quote_names(names)}."
+            f"Instance {index} is {describe_json_type(row)}; expected an object or a list with "
+            f"{_quote_names(names)}."
         )
     if len(row) != len(names):
         raise InvalidInputs(

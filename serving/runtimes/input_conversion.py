@@ -72,7 +72,8 @@ def _to_numeric_array(instances: list[Any], form: ArrayFormat, lenient: bool) ->
     for index, row in enumerate(instances):
         if not isinstance(row, list):
             raise InvalidInputs(
-                f"Instance {index} is {describe_json_type(row)}; expected a list of {_width_prefix(form.width)}numbers."
+                f"Instance {index} is {describe_json_type(row)}; expected a list of "
+                f"{_width_prefix(form.width)}numbers."
             )
         if form.width is not None and len(row) != form.width:
             raise InvalidInputs(f"Instance {index} has {len(row)} values; the model expects {form.width}.")
@@ -149,8 +150,8 @@ def _extract_columns(instances: list[Any], form: ColumnsFormat) -> list[list[Any
     for index, instance in enumerate(instances):
         if not isinstance(instance, dict):
             raise InvalidInputs(
-                f"Instance {index} is {describe_json_type(instance)}; the model has several inputs, so each instance must "
-                f"be an object with the keys {names}."
+                f"Instance {index} is {describe_json_type(instance)}; the model has several inputs, so each "
+                f"instance must be an object with the keys {names}."
             )
         for key in instance:
             if key not in known:
@@ -224,8 +225,9 @@ def _type_mismatch_message(values: list[Any], column: ColumnSpec, *, is_tensor: 
         return _ragged_message(values, column.name, is_tensor)
     index, value = found or (0, values[0])
     return (
-        f"{_describe_location(index, column.name, is_tensor)} takes {_KIND_NAMES.get(column.dtype.kind, 'numbers')} "
-        f"({column.dtype}), got {describe_json_type(value)}{_quote_short(value)}."
+        f"{_describe_location(index, column.name, is_tensor)} takes "
+        f"{_KIND_NAMES.get(column.dtype.kind, 'numbers')} ({column.dtype}), "
+        f"got {describe_json_type(value)}{_quote_short(value)}."
     )
 
 
@@ -300,7 +302,8 @@ def _to_bytes(value: Any, name: str, index: int, is_tensor: bool) -> Any:
             where = _describe_location(index, name, is_tensor)
             raise InvalidInputs(f"{where} holds invalid base64: {error}.") from error
     raise InvalidInputs(
-        f'{_describe_location(index, name, is_tensor)} takes strings or {{"b64": "..."}}, got {describe_json_type(value)}{_quote_short(value)}.'
+        f'{_describe_location(index, name, is_tensor)} takes strings or {{"b64": "..."}}, '
+        f"got {describe_json_type(value)}{_quote_short(value)}."
     )
 
 

@@ -130,7 +130,10 @@ def judge_trials(
     if len(refused) == len(trials):
         broken = next((trial for trial in refused if is_model_fault(trial)), None)
         if broken is not None:
-            text = f"The model cannot predict: of {_describe_count(trials)} none was answered. {_format_reason(broken)}"
+            text = (
+                f"The model cannot predict: of {_describe_count(trials)} none was answered. "
+                f"{_format_reason(broken)}"
+            )
             return ModelCheckResult(
                 failure=" ".join(filter(None, (text, describe_versions(), _package_advice(broken))))
             )
@@ -140,7 +143,7 @@ def judge_trials(
     made_up = [trial for trial in refused if not trial.is_recorded]
     if made_up and len(refused) == len(trials):
         warnings.append(
-            "Whether the model answers is not known: it refused what was made up for it "
+            "The model could not be checked: it refused the synthetic instances "
             f"({made_up[0].error}). An instance in {EXAMPLE_FILE} beside the model is tried when a version is "
             "created."
         )

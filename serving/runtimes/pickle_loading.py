@@ -102,7 +102,8 @@ def _holds_booster(file: Path) -> bool:
 
 
 def _check_booster(file: Path) -> None:
-    from serving.runtimes.xgboost_runtime.model_format import check_pickle  # noqa: PLC0415  xgboost only where it is served
+    # Imports XGBoost, which is done only where such a model is served.
+    from serving.runtimes.xgboost_runtime.model_format import check_pickle  # noqa: PLC0415
 
     try:
         data = read_decompressed(file)
@@ -136,7 +137,8 @@ def _format_warning(warning: Warning | str) -> str:
     current = getattr(warning, "current_sklearn_version", "")
     return (
         f"The model was saved with scikit-learn {saved} and is served with {current}: "
-        f"its answers may differ. Save it again with the version it is served with, or {_suggest_version(saved)}."
+        f"its answers may differ. Save it again with the version it is served with, or "
+        f"{_suggest_version(saved)}."
     )
 
 
@@ -144,7 +146,12 @@ def _format_warning(warning: Warning | str) -> str:
 
 
 def _failure_message(file: Path, error: BaseException) -> str:
-    return f"{file.name}: {_missing_name_message(file, error) or _unreadable_message(file, error) or _unexpected_error_message(file, error)}"
+    reason = (
+        _missing_name_message(file, error)
+        or _unreadable_message(file, error)
+        or _unexpected_error_message(file, error)
+    )
+    return f"{file.name}: {reason}"
 
 
 def _missing_name_message(file: Path, error: BaseException) -> str:
@@ -250,7 +257,10 @@ def _other_version_message(file: Path, installed: str) -> str:
         if saved
         else "The file does not tell which version of scikit-learn has saved it, most likely another one"
     )
-    return f"{written}; this server has {installed}. Save it again with {installed}, or {_suggest_version(saved)}."
+    return (
+        f"{written}; this server has {installed}. Save it again with {installed}, or "
+        f"{_suggest_version(saved)}."
+    )
 
 
 def describe_saved_version(file: Path) -> str:

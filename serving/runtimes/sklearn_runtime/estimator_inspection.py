@@ -60,9 +60,9 @@ class EstimatorInspection:
         if not 0 <= number <= MAX_FEATURES:
             kind, told = type(self.estimator).__name__, repr(width)[:_MAX_SHOWN]
             raise LoadFailed(
-                f"The {kind} says that its rows have {told} features "
-                f"(n_features_in_); there can be 0 to {MAX_FEATURES}. The file is damaged, or was changed after "
-                "the model was fitted: save the model again."
+                f"The {kind} says that its rows have {told} features (n_features_in_); there can be 0 to "
+                f"{MAX_FEATURES}. The file is damaged, or was changed after the model was fitted: save the "
+                "model again."
             )
         return number
 
@@ -188,10 +188,8 @@ def read_tags(part: Any) -> EstimatorTags | None:
             return EstimatorTags(
                 not kinds & {"string", "categorical", "dict", "3darray"}, text, given["allow_nan"]
             )
-    except Exception:
-        return EstimatorTags(
-            numbers=False, text=False, nan=False
-        )  # it cannot say, so nothing is taken for granted
+    except Exception:  # the estimator cannot say, so nothing is taken for granted
+        return EstimatorTags(numbers=False, text=False, nan=False)
     return None
 
 

@@ -251,7 +251,8 @@ def load_model(spec: LoadSpec) -> Runtime:
     model, method = loaded.model, spec.method or PREDICT_METHOD
     if root_package(model) == "xgboost" and hasattr(model, "get_booster"):
         # The contract takes XGBClassifier for scikit-learn too: its module is called xgboost.sklearn.
-        from serving.runtimes.xgboost_runtime.runtime import XgbModelRuntime  # noqa: PLC0415  xgboost only where it is served
+        # XGBoost is imported only where such a model is served.
+        from serving.runtimes.xgboost_runtime.runtime import XgbModelRuntime  # noqa: PLC0415
 
         return XgbModelRuntime(model, loaded.warnings, spec.threads, spec.method or PREDICT_METHOD)
     check_class(model, file.name, bool(spec.packages))
@@ -291,7 +292,8 @@ def _check_text(instances: Sequence[Any]) -> None:
     for index, instance in enumerate(instances):
         if not isinstance(instance, str):
             raise InvalidInputs(
-                f"Instance {index} is {describe_json_type(instance)}; the model takes one string per instance."
+                f"Instance {index} is {describe_json_type(instance)}; "
+                "the model takes one string per instance."
             )
 
 

@@ -37,6 +37,7 @@ from tensorflow.python.saved_model.loader_impl import SavedModelLoader, get_init
 from serving import model_schema
 from serving.errors import InvalidInputs, LoadFailed
 from serving.model_schema import ModelSchema
+from serving.protocols.protos import MessageDecodeError
 from serving.runtimes import ColumnsFormat, LoadSpec
 from serving.runtimes.instance_batch import Batch, WholeTensors
 from serving.runtimes.schema_inference import (
@@ -62,9 +63,8 @@ _log = logging.getLogger(__name__)
 _SERVING_TAG = "serve"
 # The version of graphs from which on a placeholder without dimensions is a scalar, and not of any shape.
 _FIRST_PRODUCER_WITH_SCALARS = 24
-_INTERNAL_PREFIX = (
-    "__saved_model_"  # the loader's own signatures: __saved_model_init_op, __saved_model_train_op
-)
+# Of the loader's own signatures: __saved_model_init_op, __saved_model_train_op.
+_INTERNAL_PREFIX = "__saved_model_"
 _LOAD_ERRORS = (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError)
 
 
@@ -177,7 +177,7 @@ class TensorFlowRuntime:
             try:
                 request = warmup_records.parse_record(record)
                 made = None if request is None else self._to_warmup_request(request)
-            except (tf.errors.OpError, warmup_records.MessageDecodeError, ValueError, TypeError) as error:
+            except (tf.errors.OpError, MessageDecodeError, ValueError, TypeError) as error:
                 unreadable.append(f"record {number}: {summarize_error(error)}")
                 continue
             if made is None:
@@ -332,7 +332,8 @@ def _load_custom_ops(model_dir: Path) -> None:
             tf.load_op_library(str(library))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             raise LoadFailed(
-                f"assets.extra/{library.name} cannot be loaded as custom ops: {summarize_error(error, model_dir)}. "
+                f"assets.extra/{library.name} cannot be loaded as custom ops: "
+                f"{summarize_error(error, model_dir)}. "
                 f"Build it against TensorFlow {tf.__version__} for this machine."
             ) from error
 
@@ -342,7 +343,8 @@ def _find_serving_graph(meta_graphs: Iterable[Any]) -> Any:
     if {_SERVING_TAG} not in tags:
         found = "; ".join(", ".join(sorted(some)) or "none" for some in tags) or "no graph at all"
         raise LoadFailed(
-            f'The SavedModel has no graph with just the tag "{_SERVING_TAG}" (found: {found}). Export it again.'
+            f'The SavedModel has no graph with just the tag "{_SERVING_TAG}" (found: {found}). '
+            "Export it again."
         )
     meta_graph = list(meta_graphs)[tags.index({_SERVING_TAG})]
     if not _list_signatures(meta_graph):

@@ -9,17 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.protocols.protos import MessageDecodeError, load_message_class, serialize_examples
-
-__all__ = [
-    "WARMUP_FILE",
-    "MAX_RECORDS",
-    "ExamplesRecord",
-    "MessageDecodeError",
-    "PredictRecord",
-    "WarmupRecord",
-    "parse_record",
-]
+from serving.protocols.protos import load_message_class, serialize_examples
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 MAX_RECORDS = 1000
@@ -47,7 +37,7 @@ WarmupRecord = PredictRecord | ExamplesRecord
 def parse_record(record: bytes) -> WarmupRecord | None:
     """The request of a record; None for the run of a session or a stream, which nothing here can answer.
 
-    Raises Malformed if the record is no `PredictionLog`.
+    Raises MessageDecodeError if the record is no `PredictionLog`.
     """
     log = load_message_class("tensorflow.serving.PredictionLog").FromString(record)
     kind = log.WhichOneof("log_type")

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 MAGIC = b"binf"
 BOOSTERS = ("gbtree", "dart", "gblinear")
-INDEX_MASK = (
-    2**31 - 1
-)  # of a node or of a feature; the bit above says on which side it is, or where missing values go
+# Bits of a node's or a feature's index. The bit above is the node's side, or the way of missing values.
+INDEX_MASK = 2**31 - 1
 _DELETED_SPLIT = 2**32 - 1
 
 _LEARNER_HEADER = np.dtype(

@@ -110,8 +110,8 @@ class BoosterRuntime:
         if self._width is not None and self._width > feature_rows.MAX_FEATURES:
             raise LoadFailed(
                 f"The model says that its rows have {self._width} features; there can be up to "
-                f"{feature_rows.MAX_FEATURES}. The file is damaged, or the model was trained on columns that should be "
-                "hashed into fewer."
+                f"{feature_rows.MAX_FEATURES}. The file is damaged, or the model was trained on columns that "
+                "should be hashed into fewer."
             )
         self._owner = "a Booster"
         self._known_arguments = {PREDICT_METHOD: list_arguments(booster.predict, excluding=_SERVER_ARGUMENTS)}

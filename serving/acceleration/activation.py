@@ -1,4 +1,4 @@
-"""From a study to what is stored, and from there to a runtime that goes its fastest ways."""
+"""Stores the result of a verification as an acceleration record, and sets a runtime's fast path from one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ logger = logging.getLogger(__name__)
 
 
 def store_record(
-    folder: Path, key: AccelerationKey, findings: VerificationResult, seconds: float
+    folder: Path, key: AccelerationKey, result: VerificationResult, seconds: float
 ) -> AccelerationRecord:
-    """Write the converted forms of what is to serve, and the verdict. Raises OSError."""
-    ranges = tuple(_choose_ranges(findings))
-    serving = {one.way for one in ranges}
+    """Writes the converted models of the chosen candidates, then the record. Raises OSError."""
+    ranges = tuple(_choose_ranges(result))
+    chosen = {one.way for one in ranges}
     folder.mkdir(parents=True, exist_ok=True)
     tried = tuple(
-        _store_candidate(folder, place, proof, proof.candidate.name in serving)
-        for place, proof in enumerate(findings.proofs)
+        _store_candidate(folder, number, proof, proof.candidate.name in chosen)
+        for number, proof in enumerate(result.proofs)
     )
     record = AccelerationRecord(
         key=key,
         tried=tried,
         ranges=ranges,
-        spread=dict(findings.library_spread),
+        spread=dict(result.library_spread),
         seconds=round(seconds, 4),
     )
     acceleration_record.write_record(folder, record)
@@ -46,16 +46,14 @@ def store_record(
 
 
 def read_matching_record(folder: Path, key: AccelerationKey) -> AccelerationRecord | None:
-    """The verdict in a folder, if there is one for just this; why not is logged where it should be there."""
+    """The record in a folder, None if there is none with this key. Logs why a record is ignored."""
     try:
         record = acceleration_record.read_record(folder)
     except DamagedRecordError as error:
-        logger.warning("the verdict on faster ways is not used: %s", error)
+        logger.warning("the acceleration record is ignored: %s", error)
         return None
     if record is not None and record.key != key:
-        logger.info(
-            "the verdict on faster ways is not used: it is one for other libraries or another machine"
-        )
+        logger.info("the acceleration record is ignored: it is for other libraries or another machine")
         return None
     return record
 
@@ -63,20 +61,23 @@ def read_matching_record(folder: Path, key: AccelerationKey) -> AccelerationReco
 def activate_fast_path(
     runtime: Runtime, folder: Path, record: AccelerationRecord
 ) -> FastPathDispatcher | None:
-    """Have a runtime go the ways of a verdict; None where it says that the plain path serves.
+    """Sets the runtime's fast path as the record says; None if the reference predicts everything.
 
-    So it does, too, where a converted form is damaged; that is logged.
+    That is the case too if a candidate cannot be restored, which is logged.
     """
     if not isinstance(runtime, AccelerableRuntime) or not record.is_accelerated:
         return None
-    candidates = {offer.name: offer for offer in runtime.list_candidates()}
-    tried = {one.name: one for one in record.tried}
+    candidates = {candidate.name: candidate for candidate in runtime.list_candidates()}
+    outcomes = {outcome.name: outcome for outcome in record.tried}
     built: dict[str, BuiltCandidate] = {}
     try:
         for name in {one.way for one in record.ranges} - {PLAIN_STRATEGY}:
-            built[name] = _restore_candidate(folder, candidates[name], tried[name])
+            built[name] = _restore_candidate(folder, candidates[name], outcomes[name])
     except Exception as error:
-        logger.warning("the plain path serves, for a faster way cannot be used: %s", _describe_error(error))
+        logger.warning(
+            "predictions are not accelerated: a stored candidate cannot be restored: %s",
+            _describe_error(error),
+        )
         return None
     strategies = [
         (one.rows, runtime.predict_reference if one.way == PLAIN_STRATEGY else built[one.way].predict)
@@ -89,21 +90,21 @@ def activate_fast_path(
     return dispatcher
 
 
-def _choose_ranges(findings: VerificationResult) -> Iterator[RowRange]:
-    for timing, way in findings.choose_strategies():
+def _choose_ranges(result: VerificationResult) -> Iterator[RowRange]:
+    for timing, name in result.choose_strategies():
         yield RowRange(
             rows=timing.rows,
-            way=way or PLAIN_STRATEGY,
-            seconds=round(timing.strategies[way] if way else timing.reference, 9),
+            way=name or PLAIN_STRATEGY,
+            seconds=round(timing.strategies[name] if name else timing.reference, 9),
             plain_seconds=round(timing.reference, 9),
         )
 
 
-def _store_candidate(folder: Path, place: int, proof: CandidateProof, serves: bool) -> CandidateOutcome:
+def _store_candidate(folder: Path, number: int, proof: CandidateProof, is_chosen: bool) -> CandidateOutcome:
     candidate, built = proof.candidate, proof.built
-    if built is None or candidate.save is None or not serves:
+    if built is None or candidate.save is None or not is_chosen:
         return CandidateOutcome(name=candidate.name, refused=proof.refused)
-    form = f"form-{place}"
+    form = f"form-{number}"
     candidate.save(built, folder / form)
     return CandidateOutcome(
         name=candidate.name, form=form, checksum=acceleration_record.compute_crc32(folder / form)

@@ -1,12 +1,13 @@
-"""Faster equivalents of a loaded model, used only where they are proven and measured.
+"""Candidates: faster equivalents of a loaded model, used only where they are verified and measured.
 
-A runtime *offers* other ways to compute its predictions. In a process of its own, a *study* builds each
-*candidate*, holds its answers against the plain path's by the rule of `serving.runtimes.output_equality`, and times
-both for batches of several sizes. The *verdict* is stored; a node that serves the version reads it, and hands
-the runtime a `Predict` that goes the fastest proven way for the number of rows of each call.
+A runtime lists its candidates. In a process of its own, the *verification* builds each of them, compares its
+answers with the *reference*, which is the library's own prediction, by the rule of
+`serving.runtimes.output_equality`, and times both for batches of several sizes. The result is stored as an
+*acceleration record*. A node that serves the version reads the record and hands the runtime a `Predict` that
+uses the fastest verified *strategy* for the number of rows of each call.
 
-What a runtime hands to that `Predict` are only rows in which the library would find nothing to complain of,
-without parameters: everything else goes the plain way and gets the library's own words.
+A runtime hands to that `Predict` only rows that the library would accept, and none with parameters. The
+reference predicts everything else, and raises the library's own errors.
 """
 
 from __future__ import annotations
@@ -20,35 +21,35 @@ from serving.runtimes.instance_batch import Batch
 
 Predict = Callable[[Any], Batch]
 
-# Models of more features have no faster ways: what would prove these takes some hundred rows, and with them
-# memory that a machine may not have; nor would it pay, since reading such a row takes the time there.
+# Models of more features have no candidates. Verification needs some hundred rows, which could take more
+# memory than a machine has; and there is no gain, since reading such rows takes most of the time.
 MAX_ACCELERATED_FEATURES = 1 << 14
 
 
 class UnsuitableCandidate(Exception):
-    """An offer does not fit this model, or a candidate these rows, after all; the message says why, such as
+    """A candidate does not fit this model, or a built one these rows; the message is the reason, such as
     "an unknown step: Foo"."""
 
 
 class BuiltCandidate(Protocol):
-    """A faster equivalent of a runtime's plain prediction, used from one thread at a time."""
+    """A candidate that can predict, used from one thread at a time."""
 
     def predict(self, rows: Any, /) -> Batch:
-        """What the plain path gives for the same rows: values, dtype and shape.
+        """Returns what the reference returns for the same rows: values, dtype and shape.
 
-        `rows` are in the form the runtime declares: for an array of C order (N, width), int64 or float64.
-        They are not changed, and the answer is no view of them nor of what the next call writes to. Raises
-        Unsuitable for rows that it leaves to the plain path after all.
+        `rows` are in the runtime's input format: arrays are in C order, (N, width), int64 or float64.
+        They are not modified. The result is no view of them, nor of memory that the next call writes to.
+        Raises UnsuitableCandidate for rows that the reference is to predict.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way that may be faster; `name` is what people are told, such as "matrix product" or "treelite".
+    """A strategy that may be faster. The API shows its `name`, such as "matrix product" or "treelite".
 
-    `build` converts the model. It may be slow, and raises Unsuitable where it does not fit. `save` writes
-    the converted form to a file and `restore` reads it: None both, where building is as fast as reading.
-    What they import is imported when they are called: an offer that is not used costs a node nothing.
+    `build` converts the model. It may be slow, and raises UnsuitableCandidate for models that do not fit.
+    `save` writes the converted model to a file and `restore` reads it; both are None if building is as fast
+    as reading. They import what they need when they are called: an unused candidate costs a node nothing.
     """
 
     name: str
@@ -59,26 +60,26 @@ class Candidate:
 
 @runtime_checkable
 class AccelerableRuntime(Protocol):
-    """A Runtime that knows faster ways."""
+    """A Runtime that has candidates."""
 
     @property
     def exact(self) -> bool:
         """As in Runtime: whether not a single bit of an answer may change."""
 
     def list_candidates(self) -> Sequence[Candidate]:
-        """The ways to be tried, at once and without converting anything; none for most models."""
+        """Fast, since it converts nothing; empty for most models."""
 
     def make_verification_rows(self) -> Sequence[Batch]:
-        """Rows on which a wrong candidate would show, of about 2,000 in all and always the same.
+        """Rows that reveal a wrong candidate, about 2,000 in all and always the same.
 
         Made from the model: thresholds and the float32 neighbours on both sides, missing values where they
-        are taken, extremes, denormals, typical rows; of each dtype that requests can have. Only rows
-        that `predict` would hand to a faster way. Each batch is judged by itself, and where the model is
-        not `exact` its largest answer sets the tolerance: extremes belong in a batch of their own.
+        are taken, extremes, denormals, typical rows; of each dtype that requests can have. Only rows that
+        `predict` would hand to the fast path. Each batch is compared by itself, and where the model is not
+        `exact` its largest answer sets the tolerance: extremes belong in a batch of their own.
         """
 
     def predict_reference(self, rows: Any, /) -> Batch:
-        """The library's own answer, as `predict` gives it without any acceleration."""
+        """Predicts with the library alone, without acceleration."""
 
     def set_fast_path(self, fast_path: Predict | None) -> None:
-        """Have `predict` ask this for the rows it may be asked for; None: the plain way for all."""
+        """Has `predict` call this for the rows that it accepts; None: the reference predicts all."""

@@ -1,4 +1,4 @@
-"""The way that serves: for each call the fastest one that is proven, until one of them is found wrong."""
+"""The dispatcher that picks the fastest verified strategy for each call, until one proves wrong."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from serving.acceleration.candidates import Predict, UnsuitableCandidate
 from serving.runtimes import output_equality
 from serving.runtimes.instance_batch import Batch, copy_batch, count_rows, take_rows
 
-# Calls are told apart by how often their rows can be halved: 1, 2 and 3, 4 to 7, ..., and all from 256 on.
+# Calls are classed by how often their rows can be halved: 1, 2 and 3, 4 to 7, ..., and all from 256 on.
 _MAX_HALVINGS = 9
 _ROWS_REGROUPED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SampledCall:
-    """A call as it was answered."""
-
     rows: Batch
     answer: Batch
 
 
 class FastPathDispatcher:
-    """Answers calls in the way chosen for their number of rows, on the plain path below the first `ways`.
+    """Predicts with the strategy for the number of rows, with the reference below the first of `strategies`.
 
-    `ways` are the least rows of a range, each with its way, in that order. `on_sample` is called, in the
-    thread that predicts, when a call was taken that is to be compared; `on_withdrawn` with the reason, when
-    a way was found wrong. `spread` is how far the library differs from itself.
+    `strategies` are pairs of the least number of rows and a strategy, in ascending order. `library_spread`
+    is how far the library differs from itself. `on_sample` is called, in the thread that predicts, when a
+    call was kept to be compared; `on_withdrawn` with the reason, when a strategy proved wrong.
     """
 
     def __init__(
@@ -51,17 +49,17 @@ class FastPathDispatcher:
         self.on_withdrawn: Callable[[str], None] = lambda _: None
 
     def __call__(self, rows: Any, /) -> Batch:
-        """The predictions for rows that the library would find nothing wrong with."""
+        """Predicts rows that the library would accept."""
         halvings = count_rows(rows).bit_length()
         strategy = self._strategies[halvings if halvings < _MAX_HALVINGS else _MAX_HALVINGS]
         try:
             answer = strategy(rows)
-        except UnsuitableCandidate:  # for these rows, which says nothing about others
+        except UnsuitableCandidate:  # for these rows only
             return self._predict_reference(rows)
         except Exception as error:
             if strategy is self._predict_reference:
                 raise
-            answer = self._predict_reference(rows)  # which raises too, where it is the fault of the rows
+            answer = self._predict_reference(rows)  # raises too if the rows are at fault
             self.withdraw(f"it raised {type(error).__name__}: {error}")
         if self._is_sample_requested and strategy is not self._predict_reference:
             self._is_sample_requested = False
@@ -70,13 +68,13 @@ class FastPathDispatcher:
         return answer
 
     def request_sample(self) -> None:
-        """Have the next call that goes a faster way kept, to be compared."""
+        """Keeps the next call that the reference does not predict, to be compared."""
         self._is_sample_requested = True
 
     def compare_sample(self) -> str:
-        """Ask the library for the call that was kept; returns what differs, "" if nothing does.
+        """Compares the kept call with the reference; returns the difference in words, "" if there is none.
 
-        In the thread that predicts. A difference withdraws all faster ways.
+        To be called in the thread that predicts. A difference withdraws all strategies.
         """
         sample, self._sample = self._sample, None
         if sample is None:
@@ -86,36 +84,34 @@ class FastPathDispatcher:
             allowed = output_equality.compute_tolerance(
                 expected, self._measure_library_spread(sample.rows, expected), exact=self._exact
             )
-            words = output_equality.describe_difference(expected, sample.answer, allowed)
+            difference = output_equality.describe_difference(expected, sample.answer, allowed)
         except Exception as error:
-            words = f"the library raises {type(error).__name__}: {error}"
-        if words:
-            self.withdraw(words)
-        return words
+            difference = f"the library raises {type(error).__name__}: {error}"
+        if difference:
+            self.withdraw(difference)
+        return difference
 
     def withdraw(self, reason: str) -> None:
-        """Go the plain way from now on, and tell why."""
         self.use_reference()
         self.on_withdrawn(reason)
 
     def use_reference(self) -> None:
-        """Go the plain way from now on."""
         self._strategies = (self._predict_reference,) * len(self._strategies)
         self._is_sample_requested = False
 
     def _measure_library_spread(self, rows: Batch, answers: Batch) -> output_equality.Tolerance:
-        """How far the library differs from itself, for typical rows and for these."""
+        """How far the library differs from itself, for typical rows and for these ones."""
         if self._exact or count_rows(rows) == 1:
             return self._library_spread
-        some = slice(0, _ROWS_REGROUPED)
-        single = output_equality.predict_in_batches(self._predict_reference, take_rows(rows, some), 1)
-        here = output_equality.measure_spread(take_rows(answers, some), [single])
-        return {name: max(value, self._library_spread.get(name, 0.0)) for name, value in here.items()}
+        first = slice(0, _ROWS_REGROUPED)
+        single = output_equality.predict_in_batches(self._predict_reference, take_rows(rows, first), 1)
+        spread = output_equality.measure_spread(take_rows(answers, first), [single])
+        return {name: max(value, self._library_spread.get(name, 0.0)) for name, value in spread.items()}
 
 
 def _choose_strategy(
     strategies: Sequence[tuple[int, Predict]], predict_reference: Predict, halvings: int
 ) -> Predict:
-    """The way for calls of 2 ** (halvings - 1) rows and more."""
+    """The strategy for calls of 2 ** (halvings - 1) rows and more."""
     rows = 1 << halvings >> 1
-    return next((way for least, way in reversed(strategies) if least <= rows), predict_reference)
+    return next((strategy for least, strategy in reversed(strategies) if least <= rows), predict_reference)

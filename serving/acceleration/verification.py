@@ -1,7 +1,7 @@
-"""The study of a model: which of its faster ways are proven, and which is the fastest for how many rows.
+"""Verifies which candidates of a model equal the reference, and times them for several batch sizes.
 
-Whatever is timed is compared too. What disturbs a measurement only ever adds to it, so the least of several
-counts, and the ways take turns.
+Whatever is timed is compared too. Disturbances only ever add to a measured time, so the least of several
+counts, and the strategies take turns.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from serving.runtimes import Runtime, output_equality
 from serving.runtimes.instance_batch import Batch, WholeTensors, copy_batch, count_rows, take_rows
 from serving.runtimes.synthetic_rows import make_bounded_rows
 
-# Rows of a call; those that are measured in any case come first.
+# Rows of a call; the sizes that are always measured come first.
 TIMED_SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)
 _ALWAYS_TIMED = 3
-# A way is chosen only if it takes at most this part of the plain path's time.
+# A candidate is chosen only if it takes at most this part of the reference's time.
 _MAX_TIME_SHARE = 0.9
-# Ways that take up to so many times as long as the fastest are as good, if that saves having several.
+# Candidates that take up to so many times as long as the fastest are as good, if that saves having several.
 _NEARLY_FASTEST = 1.25
 # How rows are grouped for a candidate, besides all in one call.
 _GROUP_SIZES = (1, 7, 64)
 _MAX_ROUNDS, _MIN_ROUNDS = 7, 3
-# Seconds for the rounds of one size, and for asking one candidate in small groups.
+# Seconds for the rounds of one size, and for predicting with one candidate in small groups.
 _SECONDS_PER_SIZE, _SECONDS_PER_GROUPING = 0.006, 0.02
 _ROWS_TIMED = 512
 _ROWS_REGROUPED = 64
@@ -48,7 +48,7 @@ ReportCandidate = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CandidateProof:
-    """What became of an offer: its candidate, or why it was refused."""
+    """`built` is None for a candidate that was refused, `refused` says why."""
 
     candidate: Candidate
     built: BuiltCandidate | None
@@ -57,7 +57,7 @@ class CandidateProof:
 
 @dataclass(frozen=True, slots=True)
 class SizeTiming:
-    """Seconds that a call of so many rows takes, by the name of the way; `plain` on the plain path."""
+    """Seconds that a call of so many rows takes: with the reference, and by the name of the candidate."""
 
     rows: int
     reference: float
@@ -65,12 +65,12 @@ class SizeTiming:
 
     @property
     def fastest(self) -> str:
-        """The way that gains most, "" if none gains enough."""
+        """The name of the candidate that gains most, "" if none gains enough."""
         name = min(self.strategies, key=self.strategies.__getitem__, default="")
         return name if name and self.strategies[name] <= _MAX_TIME_SHARE * self.reference else ""
 
     def nearly_fastest(self, wins: Mapping[str, int]) -> str:
-        """Of the ways that come near the fastest the one with the most `wins`, "" if none gains enough."""
+        """Of the candidates near the fastest the one with the most `wins`, "" if none gains enough."""
         fastest = self.fastest
         if not fastest:
             return ""
@@ -81,9 +81,9 @@ class SizeTiming:
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """The result of a study. `timings` are in the order of their rows.
+    """`timings` are in the order of their rows.
 
-    `spread` is how far the library differs from itself for typical rows, by output.
+    `library_spread` is how far the library differs from itself for typical rows, by output.
     """
 
     proofs: tuple[CandidateProof, ...]
@@ -91,17 +91,17 @@ class VerificationResult:
     library_spread: output_equality.Tolerance
 
     def choose_strategies(self) -> Sequence[tuple[SizeTiming, str]]:
-        """The way for each size, "" for the plain path.
+        """The name of the candidate for each size, "" for the reference.
 
-        Among ways that are nearly the fastest, the one that is the fastest for most sizes: each way that
-        serves takes memory, and time at every start.
+        Among candidates that are nearly the fastest, the one that is the fastest for most sizes: each one in
+        use takes memory, and time at every start.
         """
         wins = Counter(timing.fastest for timing in self.timings)
         return [(timing, timing.nearly_fastest(wins)) for timing in self.timings]
 
 
 class VerifiableRuntime(AccelerableRuntime, Runtime, Protocol):
-    """What can be studied: a Runtime that knows faster ways."""
+    """A Runtime that has candidates."""
 
 
 def verify_candidates(
@@ -112,47 +112,48 @@ def verify_candidates(
     report: ReportCandidate = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> VerificationResult:
-    """Build, prove and time what the runtime offers.
+    """Builds, verifies and times the runtime's candidates.
 
-    `without` are offers not to be touched, with the reason. After `budget` seconds no more sizes are timed
-    than a choice needs. `tell` hears the name of each offer before it is touched, and "" afterwards. Raises
-    what the model raises for its own probes.
+    `excluded` are the names of candidates not to be touched, with the reason. After `budget` seconds no more
+    sizes are timed than a choice needs. `report` is called with the name of each candidate before it is
+    touched, and with "" afterwards. Raises what the model raises for its own verification rows.
     """
     begun = clock()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        # Extremes are meant to overflow.
+        # Extreme values are meant to overflow.
         warnings.simplefilter("ignore")
         references = [_Reference.compute(runtime, rows) for rows in _collect_rows(runtime)]
         proofs = tuple(
-            _verify_candidate(offer, references, excluded or {}, report, clock)
-            for offer in runtime.list_candidates()
+            _verify_candidate(candidate, references, excluded or {}, report, clock)
+            for candidate in runtime.list_candidates()
         )
         proven = {proof.candidate.name: proof.built for proof in proofs if proof.built is not None}
         rows = make_bounded_rows(runtime, _ROWS_TIMED)
         typical = _Reference.compute(runtime, references[0].rows if rows is None else rows)
         timings: list[SizeTiming] = []
-        for place, size in enumerate(TIMED_SIZES if proven else ()):
-            if place >= _ALWAYS_TIMED and clock() - begun > budget:
+        for number, size in enumerate(TIMED_SIZES if proven else ()):
+            if number >= _ALWAYS_TIMED and clock() - begun > budget:
                 break
             timing, wrong = _time_size(typical, proven, size, report, clock)
             proofs = tuple(_mark_wrong(proof, wrong) for proof in proofs)
-            proven = {name: candidate for name, candidate in proven.items() if name not in wrong}
+            proven = {name: built for name, built in proven.items() if name not in wrong}
             timings.append(timing)
-    known = sorted(
+    timings_of_proven = sorted(
         (
             SizeTiming(one.rows, one.reference, {name: one.strategies[name] for name in proven})
             for one in timings
         ),
         key=lambda timing: timing.rows,
     )
-    return VerificationResult(proofs, tuple(known), typical.library_spread)
+    return VerificationResult(proofs, tuple(timings_of_proven), typical.library_spread)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Rows with the library's answers to them, asked for in one call.
+    """Rows with the library's answers to them, predicted in one call.
 
-    `own` is how far the library differs from itself there, `allowed` what may differ from the answers.
+    `library_spread` is how far the library differs from itself there, `allowed` how far candidates may
+    differ from the answers.
     """
 
     predict_reference: Predict
@@ -166,9 +167,9 @@ class _Reference:
         answers = runtime.predict_reference(rows)
         library_spread: output_equality.Tolerance = {}
         if not runtime.exact:
-            some = _take_evenly(rows, _ROWS_REGROUPED)
+            sample = _take_evenly(rows, _ROWS_REGROUPED)
             grouped = [
-                output_equality.predict_in_batches(runtime.predict_reference, some, size)
+                output_equality.predict_in_batches(runtime.predict_reference, sample, size)
                 for size in output_equality.BATCH_SIZES
             ]
             library_spread = output_equality.measure_spread(grouped[0], grouped[1:])
@@ -176,12 +177,12 @@ class _Reference:
         return cls(runtime.predict_reference, rows, answers, library_spread, allowed)
 
     def describe_difference(self, answers: Batch, found: Batch) -> str:
-        """What differs by more than is allowed, "" if nothing does."""
+        """The difference beyond what is allowed, in words; "" if there is none."""
         return output_equality.describe_difference(answers, found, self.allowed)
 
 
 def _collect_rows(runtime: VerifiableRuntime) -> Iterator[Batch]:
-    """What a candidate is held to: made-up rows, typical ones, and recorded requests without parameters."""
+    """The runtime's verification rows, typical ones, and recorded requests without parameters."""
     yield from runtime.make_verification_rows()
     typical = make_bounded_rows(runtime, _ROWS_REGROUPED)
     if typical is not None:
@@ -216,7 +217,7 @@ def _verify_candidate(
 
 
 def _find_difference(built: BuiltCandidate, reference: _Reference, clock: Callable[[], float]) -> str:
-    """Where a candidate is not equal to the library, in words; "" if it is not found to be anywhere."""
+    """The difference between a candidate and the reference, in words; "" if none is found."""
     rows = copy_batch(reference.rows)
     if wrong := reference.describe_difference(
         reference.answers, _predict_or_fall_back(built, reference.predict_reference, rows)
@@ -225,15 +226,15 @@ def _find_difference(built: BuiltCandidate, reference: _Reference, clock: Callab
     for size in _GROUP_SIZES:
         if wrong := _find_difference_in_groups(built, reference, rows, size, clock):
             return wrong
-    same = output_equality.describe_difference(reference.rows, rows, output_equality.zero_tolerance(rows))
-    return "" if not same else "it changes the rows that it is given"
+    change = output_equality.describe_difference(reference.rows, rows, output_equality.zero_tolerance(rows))
+    return "it modifies its input" if change else ""
 
 
 def _find_difference_in_groups(
     built: BuiltCandidate, reference: _Reference, rows: Batch, size: int, clock: Callable[[], float]
 ) -> str:
-    """The same with rows in groups: these must be equal to the library's one call for all rows, or to its
-    call for the same group."""
+    """The same with rows in groups: each must equal the library's one call for all rows, or its call for the
+    same group."""
     until = clock() + _SECONDS_PER_GROUPING
     held: list[tuple[slice, Batch]] = []  # an answer must not change when the next is given
     for start in _interleave_starts(range(0, count_rows(rows), size)):
@@ -245,14 +246,13 @@ def _find_difference_in_groups(
             break
     for group, found in held:
         if reference.describe_difference(take_rows(reference.answers, group), found):
-            plain = reference.predict_reference(take_rows(reference.rows, group))
-            if wrong := reference.describe_difference(plain, found):
+            expected = reference.predict_reference(take_rows(reference.rows, group))
+            if wrong := reference.describe_difference(expected, found):
                 return f"{wrong} (rows {group.start} to {group.start + count_rows(found) - 1} by themselves)"
     return ""
 
 
 def _predict_or_fall_back(built: BuiltCandidate, predict_reference: Predict, rows: Batch) -> Batch:
-    """The candidate's, or the library's where the candidate leaves these rows to it."""
     try:
         return built.predict(rows)
     except UnsuitableCandidate:
@@ -266,9 +266,9 @@ def _time_size(
     report: ReportCandidate,
     clock: Callable[[], float],
 ) -> tuple[SizeTiming, Mapping[str, str]]:
-    """How long calls of a size take, and what was found wrong on the way, by the name of the offer."""
+    """How long calls of a size take, and which differences or errors came up, by the candidate's name."""
     strategies: dict[str, Predict] = {"": typical.predict_reference}
-    strategies |= {name: candidate.predict for name, candidate in proven.items()}
+    strategies |= {name: built.predict for name, built in proven.items()}
     least = dict.fromkeys(strategies, float("inf"))
     wrong: dict[str, str] = {}
     begun = clock()
@@ -294,12 +294,12 @@ def _time_size(
             elif difference := typical.describe_difference(expected, answer):
                 wrong[name] = f"{difference} ({size} typical rows)"
     report("")
-    plain = least.pop("")
-    return SizeTiming(size, plain, least), wrong
+    reference = least.pop("")
+    return SizeTiming(size, reference, least), wrong
 
 
 def _slice_calls(rows: Batch, size: int) -> Iterator[Batch]:
-    """Rows for one round each, differing from round to round where there are enough."""
+    """Rows for each round, different ones in each round if there are enough."""
     available = count_rows(rows)
     size = min(size, available)
     for round_ in range(_MAX_ROUNDS):
@@ -313,13 +313,13 @@ def _mark_wrong(proof: CandidateProof, wrong: Mapping[str, str]) -> CandidatePro
 
 
 def _interleave_starts(starts: range) -> Iterable[int]:
-    """All of them, so that the first few are from everywhere."""
+    """All of them, in an order whose first few are spread over the whole range."""
     step = 16
     return (start for first in range(step) for start in starts[first::step])
 
 
 def _take_evenly(rows: Batch, most: int) -> Batch:
-    """Rows from everywhere, that many at most."""
+    """Up to `most` rows, spread over the whole batch."""
     step = max(1, count_rows(rows) // most)
     if isinstance(rows, dict):
         return {name: column[::step][:most] for name, column in rows.items()}

@@ -1,11 +1,11 @@
-"""Conducts a study in a process of its own: what crashes or hangs there costs one offer, and nothing else.
+"""Runs the verification in a process of its own: a crash or a hang there costs one candidate, nothing else.
 
-The process is a fork of its caller, which is to have a single thread and to have predicted nothing. So it
-costs no import where the caller has the framework, as a node has that was forked from a pilot. Without forks
-as Linux has them there is no study.
+The process is a fork of its caller, which must have a single thread and must not have predicted anything. It
+imports nothing that the caller has imported, such as the framework in a node that was forked from a pilot.
+Verification needs forks as Linux has them.
 
-`python -m serving.acceleration.verification_process`, with an Order as JSON on its standard input, is such a
-caller by itself: it studies a version in the background, at low priority.
+`python -m serving.acceleration.verification_process`, with a VerificationOrder as JSON on its standard input,
+is such a caller by itself: it verifies the candidates of a version in the background, at low priority.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from serving.runtimes.thread_limit import ThreadLimit
 
 logger = logging.getLogger(__name__)
 
-# Seconds without a sign of life after which a study is killed, and what loading the model may take.
+# Seconds without a sign of life after which a verification is killed, and seconds for loading the model.
 _SILENCE_SECONDS = 30
 _LOAD_SECONDS = 300
-# How many offers may crash or hang before there is no further attempt.
+# How many candidates may crash or hang before there is no further attempt.
 _MAX_ATTEMPTS = 4
 _PR_SET_PDEATHSIG = 1
 _LOCK_FILE = ".lock"
@@ -49,7 +49,7 @@ _VERIFIED_FIRST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 
 class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to study and where to put the verdict. `patience` is in seconds; see also Source and Key."""
+    """The model to verify and the folder for its acceleration record. `patience` is in seconds."""
 
     folder: str
     key: AccelerationKey
@@ -60,7 +60,6 @@ class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_spec(cls, spec: LoadSpec, folder: Path, key: AccelerationKey) -> VerificationOrder:
-        """The order to study what a source loads."""
         return cls(
             folder=str(folder),
             key=key,
@@ -70,26 +69,25 @@ class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_spec(self) -> LoadSpec:
-        """Where the model is loaded from."""
         return LoadSpec(Path(self.model_dir), self.framework, threads=self.threads)
 
 
 def find_obstacle() -> str:
-    """Why this process cannot conduct a study, "" if it can."""
+    """Why this process cannot run a verification, "" if it can."""
     if sys.platform != "linux":
-        return "There is no study on this system."
-    return "There is no study beside other threads." if threading.active_count() > 1 else ""
+        return "Verification needs Linux."
+    return "Verification needs a single-threaded process." if threading.active_count() > 1 else ""
 
 
 def is_verifiable(spec: LoadSpec) -> bool:
-    """Whether a model may have faster ways: nothing is known of those of user code."""
+    """Whether a model may have candidates: those with user code have none."""
     return not spec.packages and not spec.prediction_class and spec.framework != "CUSTOM"
 
 
 def is_verified_first(spec: LoadSpec) -> bool:
-    """Whether a new version is studied before it serves; if not, a node does it in the background.
+    """Whether a new version is verified before it serves; if not, a node does it in the background.
 
-    For that the model is loaded twice, which takes seconds in other frameworks than these.
+    Before it serves, the model is loaded twice, which takes seconds in other frameworks than these.
     """
     try:
         framework = spec.framework or detect_framework(spec.model_dir, spec.prediction_class)
@@ -101,46 +99,46 @@ def is_verified_first(spec: LoadSpec) -> bool:
 def run_in_subprocess(
     order: VerificationOrder, *, load_function: Callable[[LoadSpec], object] = load_model
 ) -> AccelerationRecord:
-    """Have a fork of this process study the model; returns the verdict, which is stored then.
+    """Verifies the model's candidates in a fork of this process; stores and returns the record.
 
-    It never raises for what the study does, but OSError where the verdict cannot be written.
+    Errors of the verification become the record's `failure`. Raises OSError if the record cannot be written.
     """
     begun = time.perf_counter()
-    with contextlib.suppress(ServingError):  # which the loading says again
-        find_loader(order.to_spec())  # so that what it imports is there in every fork
+    with contextlib.suppress(ServingError):  # the fork raises it again
+        find_loader(order.to_spec())  # imports the framework for all forks
     excluded: dict[str, str] = {}
     failure = find_obstacle()
     for _ in range(_MAX_ATTEMPTS if not failure else 0):
-        offer, end = _run_attempt(order, excluded, load_function)
-        if not end:
-            found = read_matching_record(Path(order.folder), order.key)
-            if found is not None:
-                return found
-            end = "it left no verdict"
-        if not offer:
-            failure = f"The study failed: {end.rstrip('.')}."
+        candidate, reason = _run_attempt(order, excluded, load_function)
+        if not reason:
+            record = read_matching_record(Path(order.folder), order.key)
+            if record is not None:
+                return record
+            reason = "it left no record"
+        if not candidate:
+            failure = f"The verification failed: {reason.rstrip('.')}."
             break
-        logger.warning("the study of %r ended early: %s", offer, end)
-        excluded[offer] = end
+        logger.warning("the verification of %r ended early: %s", candidate, reason)
+        excluded[candidate] = reason
     else:
-        failure = failure or "The study failed again and again: " + "; ".join(
+        failure = failure or "The verification failed again and again: " + "; ".join(
             f"{name}: {reason}" for name, reason in excluded.items()
         )
     logger.warning("%s", failure)
     tried = tuple(
         acceleration_record.CandidateOutcome(name=name, refused=reason) for name, reason in excluded.items()
     )
-    verdict = AccelerationRecord(
+    record = AccelerationRecord(
         key=order.key, tried=tried, failure=failure, seconds=round(time.perf_counter() - begun, 4)
     )
-    acceleration_record.write_record(Path(order.folder), verdict)
-    return verdict
+    acceleration_record.write_record(Path(order.folder), record)
+    return record
 
 
 def _run_attempt(
     order: VerificationOrder, excluded: dict[str, str], load_function: Callable[[LoadSpec], object]
 ) -> tuple[str, str]:
-    """Fork, and wait for the end: the offer it was busy with, and how it ended, "" if well."""
+    """Forks and waits; returns the candidate it last worked on, and why it failed, "" if it did not."""
     reading, writing = os.pipe()
     parent = os.getpid()
     sys.stdout.flush()
@@ -154,12 +152,12 @@ def _run_attempt(
         lines = pipe.read().decode(errors="replace").split("\n")
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    offer, reason = (lines[-2:-1] or [""])[0].partition("\t")[::2]
+    candidate, reason = (lines[-2:-1] or [""])[0].partition("\t")[::2]
     if code == -signal.SIGALRM:
-        return offer, f"it took more than {order.patience} s"
+        return candidate, f"it took more than {order.patience} s"
     if code < 0:
-        return offer, f"it ended with {signal.Signals(-code).name}"
-    return offer, reason or ("" if code == 0 else f"it ended with exit code {code}")
+        return candidate, f"it ended with {signal.Signals(-code).name}"
+    return candidate, reason or ("" if code == 0 else f"it ended with exit code {code}")
 
 
 def _run_child(
@@ -169,11 +167,12 @@ def _run_child(
     pipe: int,
     parent: int,
 ) -> NoReturn:
-    """What the fork does until its end; its last line tells the offer it is at, and what went wrong."""
+    """The fork's program. The last line that it writes to the pipe is the candidate it works on, a tab, and
+    the error, if any."""
     code = 1
     try:
         _die_with_parent(parent)
-        # The kernel ends what hangs, be it in native code.
+        # The kernel ends what hangs, even in native code.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
         signal.alarm(_LOAD_SECONDS)
@@ -186,7 +185,7 @@ def _run_child(
     except Exception as error:
         _report_progress(pipe, f"\t{type(error).__name__}: {error}", order.patience)
     finally:
-        # Not the end of an interpreter: everything else here is the parent's.
+        # Without the interpreter's own exit: everything that this would clean up is the parent's.
         os._exit(code)
 
 
@@ -216,15 +215,16 @@ def _verify_and_store(
     begun = time.perf_counter()
     if not isinstance(runtime, AccelerableRuntime) or not runtime.list_candidates():
         acceleration_record.write_record(
-            folder, AccelerationRecord(key=order.key, failure="No faster way is known for such a model.")
+            folder,
+            AccelerationRecord(key=order.key, failure="There is no acceleration for this kind of model."),
         )
         return
-    findings = verify_candidates(cast(VerifiableRuntime, runtime), excluded=excluded, report=report)
-    store_record(folder, order.key, findings, time.perf_counter() - begun)
+    result = verify_candidates(cast(VerifiableRuntime, runtime), excluded=excluded, report=report)
+    store_record(folder, order.key, result, time.perf_counter() - begun)
 
 
 def main() -> None:
-    """Study what the order on standard input says, unless somebody else has."""
+    """Runs the order on standard input, unless another process has done it."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     _die_with_parent(os.getppid())
     os.nice(_NICENESS)

@@ -135,7 +135,7 @@ def test_a_damaged_verdict_means_the_plain_path_and_a_new_study(server: Server, 
 
     assert "is damaged" in ways(server, name)["reason"]
     assert one_by_one(server, name, zoo.rows) == zoo.boosted(0)
-    assert told_in_log(server, "the verdict on faster ways is not used")
+    assert told_in_log(server, "the acceleration record is ignored")
 
     def studied_anew() -> bool:
         answers(server, name, zoo.rows)  # so that it stays awake
@@ -155,7 +155,7 @@ def test_a_damaged_form_means_the_plain_path(server: Server, zoo: Zoo) -> None:
     form.write_bytes(form.read_bytes()[:-1] + b"!")
 
     assert one_by_one(server, name, zoo.rows) == zoo.boosted(0)
-    assert told_in_log(server, "the plain path serves, for a faster way cannot be used")
+    assert told_in_log(server, "predictions are not accelerated: a stored candidate cannot be restored")
 
 
 def test_a_live_difference_ends_it_for_good(server: Server, zoo: Zoo) -> None:

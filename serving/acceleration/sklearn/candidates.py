@@ -1,6 +1,6 @@
-"""Faster equivalents of scikit-learn's estimators: which there are for an estimator, and how they are built.
+"""The candidates for scikit-learn's estimators.
 
-Nothing of the library is imported here that the estimator at hand has not brought.
+Nothing of the library is imported here that loading the estimator has not imported.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ _SEARCHES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FunctionCandidate:
-    """A candidate."""
-
     predict: Predict
 
 
 def list_candidates(estimator: Any, *, takes_nan: bool) -> Sequence[Candidate]:
-    """The ways to be tried for an estimator that takes arrays; none where it ends in something unknown.
+    """The candidates for an estimator that takes arrays; none if its last step is unknown.
 
-    `missing` says whether the model at its end takes NaN.
+    `takes_nan` says whether the last step takes NaN.
     """
     transformers, last = split_pipeline(estimator)
     return tuple(
@@ -44,7 +42,7 @@ def list_candidates(estimator: Any, *, takes_nan: bool) -> Sequence[Candidate]:
 
 
 def accepts_nan(estimator: Any, *, takes_nan: bool) -> bool:
-    """Whether rows with NaN may be handed to what is offered; `missing` is as above."""
+    """Whether the candidates accept rows with NaN; `takes_nan` says whether the last step does."""
     transformers, _ = split_pipeline(estimator)
     try:
         return pipeline_steps.accept_nan([pipeline_steps.build_step(one) for one in transformers], takes_nan)
@@ -53,7 +51,7 @@ def accepts_nan(estimator: Any, *, takes_nan: bool) -> bool:
 
 
 def split_pipeline(estimator: Any) -> tuple[list[Any], Any]:
-    """What transforms the rows, in order, and what predicts in the end."""
+    """The transformers in their order, and the step that predicts."""
     kind = f"{type(estimator).__module__}.{type(estimator).__qualname__}"
     if kind in _SEARCHES and hasattr(estimator, "best_estimator_"):
         return split_pipeline(estimator.best_estimator_)
@@ -65,7 +63,7 @@ def split_pipeline(estimator: Any) -> tuple[list[Any], Any]:
 
 
 def _flatten_transformers(transformers: Iterable[Any]) -> Iterator[Any]:
-    """Those that do something, and those inside of pipelines among them."""
+    """Those that do something, with pipelines among them replaced by their steps."""
     for one in transformers:
         if one is not None and one != "passthrough":
             before, last = split_pipeline(one)
@@ -83,7 +81,7 @@ def _build_candidate(
     transformers: Sequence[Any], last: Any, make: Callable[[Any], Predict], takes_nan: bool
 ) -> BuiltCandidate:
     if "predict" in vars(last):
-        raise UnsuitableCandidate(f"{type(last).__name__} predicts in a way of its own")
+        raise UnsuitableCandidate(f"{type(last).__name__} overrides predict")
     return FunctionCandidate(
         pipeline_steps.chain_steps(
             [pipeline_steps.build_step(one) for one in transformers], make(last), takes_nan=takes_nan

@@ -1,4 +1,4 @@
-"""scikit-learn's linear models without its checks of the input: the same arithmetic, the same bits.
+"""Candidates for scikit-learn's linear models: the same arithmetic and the same bits, without input checks.
 
 For one row, the checks take fifty times as long as the product.
 """
@@ -12,21 +12,22 @@ from numpy.typing import NDArray
 
 from serving.acceleration.candidates import Predict, UnsuitableCandidate
 
-# Where the predictions of linear models come from; whose class does not stand on one of these is none.
+# Every linear model has a base class in one of these modules.
 _LINEAR_MODULE = "sklearn.linear_model._base"
 _SGD_MODULE = "sklearn.linear_model._stochastic_gradient"
 
 
 def is_linear(estimator: Any) -> bool:
-    """Whether it may be a linear model of the library. Nothing is imported to find out."""
+    """Whether it may be a linear model of the library. Imports nothing."""
     return hasattr(estimator, "coef_") and any(
         base.__module__ in (_LINEAR_MODULE, _SGD_MODULE) for base in type(estimator).__mro__
     )
 
 
 def make_linear_predict(estimator: Any) -> Predict:
-    """What gives the answers of a linear model for finite rows of its width. Raises Unsuitable."""
-    from sklearn.linear_model._base import LinearClassifierMixin, LinearModel  # noqa: PLC0415  it has brought it
+    """Makes a function that predicts finite rows of the model's width. Raises UnsuitableCandidate."""
+    # Loading the estimator has imported it.
+    from sklearn.linear_model._base import LinearClassifierMixin, LinearModel  # noqa: PLC0415
 
     coefficients = estimator.coef_
     if not isinstance(coefficients, np.ndarray):
@@ -34,13 +35,12 @@ def make_linear_predict(estimator: Any) -> Predict:
     if isinstance(estimator, LinearClassifierMixin):
         if _inherits_methods(estimator, LinearClassifierMixin, ("predict", "decision_function")):
             return _make_classifier(coefficients, estimator.intercept_, estimator.classes_)
-    # These say again what they inherit, each in its own words.
+    # Regressors override what they inherit, each in its own words.
     elif _has_library_methods(estimator, ("predict", "_decision_function")):
         if isinstance(estimator, LinearModel):
             return _make_regressor(coefficients, estimator.intercept_)
         return _make_raveled_regressor(coefficients, estimator.intercept_)
-    # A subclass may predict in another way; then it is not ours to know.
-    raise UnsuitableCandidate(f"{type(estimator).__name__} predicts in a way of its own")
+    raise UnsuitableCandidate(f"{type(estimator).__name__} overrides predict")
 
 
 def _make_classifier(coefficients: NDArray[Any], intercept: Any, classes: NDArray[Any]) -> Predict:
@@ -60,7 +60,7 @@ def _make_classifier(coefficients: NDArray[Any], intercept: Any, classes: NDArra
 
 
 def _make_regressor(coefficients: NDArray[Any], intercept: Any) -> Predict:
-    transposed = coefficients.T  # of one target it is a vector, and stays as it is
+    transposed = coefficients.T  # with one target it is a vector, which stays as it is
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         numbers: NDArray[Any] = rows @ transposed + intercept
@@ -86,7 +86,7 @@ def _inherits_methods(estimator: Any, base: type, methods: tuple[str, ...]) -> b
 
 
 def _has_library_methods(estimator: Any, methods: tuple[str, ...]) -> bool:
-    """Whether these methods are there and of scikit-learn's own making, on the class and on the object."""
+    """Whether these methods exist and are scikit-learn's own, on the class and on the object."""
     found = [getattr(type(estimator), name, None) for name in methods]
     return all(str(getattr(one, "__module__", "")).startswith("sklearn.") for one in found) and not any(
         name in vars(estimator) for name in methods

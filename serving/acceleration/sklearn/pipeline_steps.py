@@ -1,7 +1,7 @@
-"""What stands in front of a model in a pipeline: the library's own operations, in its order, unchecked.
+"""The transformers of a pipeline without input checks: the library's own operations, in its order.
 
-Each function makes a new array. What one gives is finite again, or the prediction is left to the library,
-which has the words for it.
+Each function makes a new array. If one returns NaN or infinity, the library predicts, and raises its own
+error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Transform = Callable[[NDArray[Any]], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """A step of a pipeline: whether it passes missing values on, and whether it fills them."""
+    """A step of a pipeline: whether it passes NaN on, and whether it fills NaN."""
 
     transform: Transform
     passes_nan: bool = False
@@ -29,7 +29,7 @@ class PipelineStep:
 
 
 def build_step(transformer: Any) -> PipelineStep:
-    """The step for a fitted transformer. Raises Unsuitable for one that is not known."""
+    """The step for a fitted transformer. Raises UnsuitableCandidate for an unknown one."""
     kind = type(transformer)
     make = _STEP_BUILDERS.get(f"{kind.__module__}.{kind.__qualname__}")
     if make is None or "transform" in vars(transformer):
@@ -38,30 +38,30 @@ def build_step(transformer: Any) -> PipelineStep:
 
 
 def chain_steps(steps: Sequence[PipelineStep], predict: Predict, *, takes_nan: bool) -> Predict:
-    """`predict` for what the steps make of rows; `missing` says whether it takes NaN.
+    """Puts the steps before `predict`; `takes_nan` says whether that takes NaN.
 
-    The result raises Unsuitable for rows of which a step makes what the library would complain of.
+    The result raises UnsuitableCandidate for rows that a step turns into values the library would reject.
     """
     if not steps:
         return predict
-    # Behind the step that fills them there are none.
+    # There is no NaN after the step that fills it.
     checks = [
-        (one.transform, takes_nan and not any(earlier.fills_nan for earlier in steps[: place + 1]))
-        for place, one in enumerate(steps)
+        (one.transform, takes_nan and not any(earlier.fills_nan for earlier in steps[: index + 1]))
+        for index, one in enumerate(steps)
     ]
 
     def predict_after_steps(rows: NDArray[Any]) -> Any:
-        for transform, may_miss in checks:
+        for transform, allow_nan in checks:
             rows = transform(rows)
-            if not is_finite(rows, allow_nan=may_miss):
-                raise UnsuitableCandidate("a step of the pipeline gives what is not finite")
+            if not is_finite(rows, allow_nan=allow_nan):
+                raise UnsuitableCandidate("a step of the pipeline returns NaN or infinity")
         return predict(rows)
 
     return predict_after_steps
 
 
 def accept_nan(steps: Sequence[PipelineStep], takes_nan: bool) -> bool:
-    """Whether rows with NaN are taken, by steps and a model that takes them or not."""
+    """Whether the steps and what follows them accept rows with NaN; `takes_nan` says it of the latter."""
     for one in steps:
         if one.fills_nan:
             return True
@@ -146,7 +146,7 @@ def _simple_imputer(imputer: Any) -> PipelineStep:
         raise UnsuitableCandidate(f"a SimpleImputer for {missing!r}")
     if imputer.indicator_ is not None or not np.isfinite(fill.astype(np.float64)).all():
         raise UnsuitableCandidate("a SimpleImputer that adds or drops features")
-    # Other strategies leave integers what they are.
+    # These strategies keep integers as they are.
     keeps = imputer.strategy in {"most_frequent", "constant"}
 
     def transform(rows: NDArray[Any]) -> NDArray[Any]:
@@ -161,7 +161,7 @@ def _polynomial_features(features: Any) -> PipelineStep:
     powers = features.powers_
     if powers.sum(axis=1).max(initial=0) > 2 or features.order != "C":
         raise UnsuitableCandidate("polynomials of more than degree 2, or in columns")
-    # Each is the product of two columns, one of which may be the 1 behind the last.
+    # Each output is the product of two columns, one of which may be the constant 1 after the last.
     width = powers.shape[1]
     pairs = np.array([[*np.repeat(np.arange(width), row), width, width][:2] for row in powers], np.intp)
     left, right = pairs.reshape(-1, 2).T

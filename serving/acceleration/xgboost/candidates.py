@@ -75,10 +75,10 @@ class _TreeliteCandidate:
     name = "treelite"
 
     def __init__(self, call: BoosterCall, model: Any) -> None:
-        from serving.acceleration.xgboost.treelite_gtil import make_gtil_predict  # noqa: PLC0415  loaded where it is used
+        from serving.acceleration.xgboost import treelite_gtil  # noqa: PLC0415  loaded where it is used
 
         self._model = model
-        self._call = make_gtil_predict(model)
+        self._call = treelite_gtil.make_gtil_predict(model)
         self._finish = call.finish
         example = np.zeros((2, call.width))
         wanted = call.booster.inplace_predict(

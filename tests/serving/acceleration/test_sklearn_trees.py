@@ -161,7 +161,7 @@ def test_what_predicts_in_its_own_way_is_refused() -> None:
 
     assert list_candidates(Contrary(2).fit(ROWS, TWO), takes_nan=False) == ()
     for offer in list_candidates(replaced, takes_nan=False):
-        with pytest.raises(UnsuitableCandidate, match="in a way of its own"):
+        with pytest.raises(UnsuitableCandidate, match="overrides predict"):
             offer.build()
 
 

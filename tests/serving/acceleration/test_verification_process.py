@@ -53,13 +53,16 @@ def test_what_hangs_is_killed(tmp_path: Path) -> None:
 def test_a_model_that_fails_to_load_leaves_a_verdict_that_says_so(tmp_path: Path) -> None:
     verdict = conducted("failing", tmp_path)
 
-    assert verdict.failure == "The study failed: Failed to load model: There is no model. (Error code: 0)."
+    assert (
+        verdict.failure
+        == "The verification failed: Failed to load model: There is no model. (Error code: 0)."
+    )
     assert not verdict.is_accelerated
 
 
 @pytest.mark.parametrize("case", ["without offers", "not accelerable"])
 def test_a_model_without_offers_has_a_verdict_too(tmp_path: Path, case: str) -> None:
-    assert conducted(case, tmp_path).failure == "No faster way is known for such a model."
+    assert conducted(case, tmp_path).failure == "There is no acceleration for this kind of model."
 
 
 @pytest.mark.parametrize(

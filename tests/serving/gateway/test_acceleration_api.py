@@ -88,7 +88,7 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
             AccelerationRecord(key=KEY, ranges=(FAST,), withdrawn="row 7"),
             "A faster way was wrong for a request: row 7",
         ),
-        (AccelerationRecord(key=KEY, failure="The study failed."), "The study failed."),
+        (AccelerationRecord(key=KEY, failure="The verification failed."), "The verification failed."),
         (AccelerationRecord(key=KEY, ranges=(SLOW,)), "No other way was proven and faster."),
     ],
 )

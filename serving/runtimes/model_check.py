@@ -143,9 +143,8 @@ def judge_trials(
     made_up = [trial for trial in refused if not trial.is_recorded]
     if made_up and len(refused) == len(trials):
         warnings.append(
-            "The model could not be checked: it refused the synthetic instances "
-            f"({made_up[0].error}). An instance in {EXAMPLE_FILE} beside the model is tried when a version is "
-            "created."
+            f"The model could not be checked: it refused the synthetic instances ({made_up[0].error}). "
+            f"An instance in {EXAMPLE_FILE} beside the model is tried when a version is created."
         )
     return ModelCheckResult(warnings=tuple(dict.fromkeys(warnings))[:_MAX_WARNINGS])
 

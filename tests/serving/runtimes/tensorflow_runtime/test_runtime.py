@@ -1138,9 +1138,10 @@ def test_threads_and_import_in_a_fresh_process(models: Any) -> None:
         def threads(): return len(os.listdir("/proc/self/task"))
         before = threads()
         from pathlib import Path
-        from serving.runtimes import Source, tensorflow as runtime
+        from serving.runtimes import LoadSpec
+        from serving.runtimes.tensorflow_runtime import runtime
         assert threads() == before, "the import started a thread"
-        loaded = runtime.load(Source(Path(sys.argv[1]), threads=1))
+        loaded = runtime.load_model(LoadSpec(Path(sys.argv[1]), threads=1))
         loaded.predict(loaded.make_synthetic_rows(64))
         from tensorflow.python.eager import context
         assert not context.context()._initialized

@@ -129,8 +129,8 @@ def test_a_pickle_of_an_old_version_loads_with_a_warning(tmp_path: Path) -> None
     """XGBoost's own advice about old pickles, which it gives once in a process, becomes the version's."""
     shutil.copy(DATA / "1.7.6-booster.pkl", tmp_path / "model.pkl")
     program = (
-        "import sys; from pathlib import Path; from serving.runtimes import Source, load\n"
-        "print(load(Source(Path(sys.argv[1]))).warnings)"
+        "import sys; from pathlib import Path; from serving.runtimes import LoadSpec, load_model\n"
+        "print(load_model(LoadSpec(Path(sys.argv[1]))).warnings)"
     )
 
     done = subprocess.run(

@@ -473,7 +473,8 @@ class _Allocation:
         if demand.memory <= self._free:
             return f"nodes: all {self._limit:g} are taken"
         coming = f", {_format_mebibytes(self._returning)} on the way" if self._returning else ""
-        return f"memory: {_format_mebibytes(demand.memory)} needed, {_format_mebibytes(max(0, self._free))} free{coming}"
+        needed, free = _format_mebibytes(demand.memory), _format_mebibytes(max(0, self._free))
+        return f"memory: {needed} needed, {free} free{coming}"
 
 
 def _returned_bytes(demand: Demand, nodes: int) -> int:

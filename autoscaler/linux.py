@@ -1,4 +1,4 @@
-"""What only Linux offers, in one place. Elsewhere nodes start cold, and watch their lifeline in a thread."""
+"""Features that only Linux has. Elsewhere nodes start cold, and watch their lifeline in a thread."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _is_subreaper() -> bool:
-    adopts = ctypes.c_int()
-    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
-    return bool(adopts.value)
+    enabled = ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(enabled))
+    return bool(enabled.value)
 
 
 def _has_needed_features() -> bool:
-    """Also what calls itself Linux may lack some of it."""
+    # Some systems that report themselves as Linux lack a part of it.
     if sys.platform != "linux":
         return False
     try:
@@ -53,7 +53,7 @@ AVAILABLE = _has_needed_features()
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent, which is to have that pid, is gone; at once if it is."""
+    """Have the kernel kill this process when its parent, with that pid, ends; exits at once if it has ended."""
     if AVAILABLE:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -63,8 +63,8 @@ def die_with_parent(parent: int) -> None:
 def die_with_lifeline(lifeline: int) -> None:
     """Have this process and its group, which it leads, killed when the writing end of a pipe is gone.
 
-    On Linux the kernel does it by itself: neither a thread that hogs the interpreter nor a stopped process
-    can prevent it. It takes the place of `die_with_parent`, whose signal may be quicker and spares the group.
+    On Linux the kernel does it: neither a thread that holds the interpreter lock nor a stopped process can
+    prevent it. It replaces `die_with_parent`, whose signal may come sooner and does not reach the group.
     """
     if not (AVAILABLE and _kill_group_on_close(lifeline)):
         threading.Thread(
@@ -79,7 +79,7 @@ def die_with_lifeline(lifeline: int) -> None:
 
 
 def _kill_group_on_close(fd: int) -> bool:
-    """Have the kernel kill our group when something happens to a descriptor; tells whether it can."""
+    """Have the kernel kill our process group when a descriptor has an event; returns whether it can."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(fd, _F_SETSIG, signal.SIGKILL)
@@ -96,7 +96,7 @@ def _kill_group_when_closed(lifeline: int) -> None:
 
 
 def set_subreaper(enabled: bool) -> bool:
-    """Whether this process becomes the parent of its descendants' orphans; tells what was before."""
+    """Set whether this process becomes the parent of its descendants' orphans; returns what was set before."""
     if not AVAILABLE:
         return False
     before = _is_subreaper()
@@ -107,8 +107,8 @@ def set_subreaper(enabled: bool) -> bool:
 def kill_descendants(seconds: float = 5.0) -> int:
     """Kill and reap whatever this process has started and still lives, its descendants included.
 
-    Also those in sessions of their own, whose parents have ended, if this process adopts orphans. To be
-    called when nothing is left that should go on; takes so many seconds at most. Returns how many there were.
+    Also those in sessions of their own whose parents have ended, if this process is a subreaper. For the end
+    of a program; takes `seconds` at most. Returns how many there were.
     """
     if not AVAILABLE:
         return 0
@@ -135,22 +135,22 @@ def _list_children() -> list[int]:
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` call this process; 15 characters at most."""
+    """Set the name that `ps` and `top` show; 15 characters at most."""
     if AVAILABLE:
         text = ctypes.create_string_buffer(name.encode())
         _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
 def raise_oom_score() -> None:
-    """When memory runs out, this process goes before the server."""
+    """Have the kernel kill this process before the server when memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def harden_process(open_files: int = 0, nice: int = 0) -> None:
-    """Before code runs that is not ours: no dump of memory when it crashes, and no program that gives rights.
+    """Restrict this process before code of a model runs: no core dumps, no set-user-ID programs, limits.
 
-    `check_open_files` is the most descriptors (0: as many as now), `nice` how far others come first.
+    `open_files` is the most descriptors (0: as many as now), `nice` how far others come first.
     """
     # One byte is less than any dump has. With 0 the kernel would still start a program that takes dumps.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
@@ -165,7 +165,7 @@ def harden_process(open_files: int = 0, nice: int = 0) -> None:
 
 
 def thread_names() -> list[str]:
-    """The names of this process's threads, of those too that the interpreter knows nothing of."""
+    """The names of all threads of this process, also of those that the interpreter did not start."""
     known = {thread.native_id: thread.name for thread in threading.enumerate()}
     names = []
     for task in Path("/proc/self/task").iterdir():

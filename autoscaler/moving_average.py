@@ -1,7 +1,7 @@
-"""How much load there was, on average, over the last seconds: added up at each change, so nothing is missed.
+"""Moving averages of the load, integrated at each change, so that no request between two samples is missed.
 
-A `Meter` adds up load over time: two requests for three seconds are six request-seconds. A `History`
-remembers the sum at some moments; what came between two of them, divided by the time, is the average. Times
+`ConcurrencyMeter` integrates concurrency over time: two requests for three seconds are six request-seconds.
+`CounterHistory` samples that sum; the growth between two samples, divided by the time, is the average. Times
 are in seconds on one clock that the caller chooses.
 """
 
@@ -12,9 +12,9 @@ import math
 
 
 class ConcurrencyMeter:
-    """Counts what is going on, and adds it up over time. `level` is how much goes on right now.
+    """Counts running requests, and integrates their number over time. `level` is the number right now.
 
-    `predict_end` is when something last ended, the meter's beginning if nothing has yet.
+    `last_end` is when a request last ended, the meter's start if none has.
     """
 
     __slots__ = ("changed_at", "integral", "last_end", "level")
@@ -26,7 +26,7 @@ class ConcurrencyMeter:
         self.last_end = now
 
     def change(self, delta: int, now: float) -> None:
-        """So many more, or fewer, from now on. Twice per request: nothing may be cheaper."""
+        # Runs twice per request.
         self.integral += self.level * (now - self.changed_at)
         self.changed_at = now
         self.level += delta
@@ -39,11 +39,11 @@ class ConcurrencyMeter:
 
 
 class CounterHistory:
-    """What a growing sum was in the past, and so its average growth per second over a window.
+    """Samples of a growing counter, and from them its average growth per second over a window.
 
-    What is known reaches back to `since`. Samples are kept for the `longest` window, in seconds; asking for
-    the average over a longer one makes that the longest. Between two samples the sum counts as growing
-    evenly, and before the oldest as not growing: so take one when growth begins after a pause in sampling.
+    The counter is known from `since` on. Samples are kept for the `longest` window, in seconds; asking for
+    the average over a longer one makes that the longest. Between two samples the counter is taken to grow
+    evenly, and before the oldest not to grow: so take a sample when growth begins after a pause in sampling.
     """
 
     def __init__(self, since: float, longest: float = 60.0) -> None:
@@ -52,27 +52,26 @@ class CounterHistory:
         self._samples: list[tuple[float, float]] = []
 
     def sample(self, now: float, integral: float) -> None:
-        """Remember the sum, no earlier than the last one was."""
+        """Store the counter; `now` is no earlier than at the last call."""
         samples = self._samples
         if len(samples) > 1 and samples[-2][1] == samples[-1][1] == integral:
-            samples[-1] = now, integral  # while nothing goes on, two samples tell it all
+            samples[-1] = now, integral  # while nothing changes, two samples are enough
         else:
             samples.append((now, integral))
-        # The newest sample that is not inside the window tells the sum at its beginning.
+        # The newest sample outside the window gives the counter at its beginning.
         while len(samples) > 1 and samples[1][0] <= now - self._longest:
             del samples[0]
 
     def average_rate(self, now: float, integral: float, window: float) -> float:
-        """The growth per second over the last `window` seconds, more than 0; the sum is now `integral`."""
+        """The growth per second over the last `window` seconds, more than 0; the counter is now `integral`."""
         self._longest = max(self._longest, window)
         return (integral - self._value_at(now - window, now, integral)) / window
 
     def covers_window(self, now: float, window: float) -> bool:
-        """Whether a whole window is known."""
         return now - self._since >= window
 
     def _value_at(self, time: float, now: float, integral: float) -> float:
-        """The sum at a time before now."""
+        """The counter at a time before now, interpolated."""
         samples = self._samples
         after = bisect.bisect_left(samples, (time, -math.inf))
         if after == 0:

@@ -1,7 +1,6 @@
-"""What a node's process does, started cold or forked: tie its life to the server's, then call its entry.
+"""The main function of a node process, started cold or forked: tie its life to the server's, call its entry.
 
-Started cold as `python -m autoscaler.node_process JSON`, where the JSON has the numbers of the descriptors that
-the process was given.
+Started cold as `python -m autoscaler.node_process JSON`, where JSON is `NodeDescriptors.to_argument()`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NodeEntry = Callable[[Mapping[str, Any], socket.socket, ReportCallback, MutableS
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to run: `entry` is an import string "module:function"; for the rest see `linux.confine`."""
+    """What to run: `entry` is an import string "module:function"; for the rest see `linux.harden_process`."""
 
     entry: str
     arguments: Mapping[str, Any]
@@ -34,12 +33,12 @@ class LaunchSpec:
     nice: int = 0
 
     def to_bytes(self) -> bytes:
-        """As the file that `read` takes."""
+        """The content of the file that `read` takes."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, fd: int) -> LaunchSpec:
-        """From a file, whose descriptor is taken."""
+        """Read it from a file; closes the descriptor."""
         with open(fd, "rb") as file:
             file.seek(0)
             return cls(**json.load(file))
@@ -49,9 +48,9 @@ class LaunchSpec:
 class NodeDescriptors:
     """The descriptors a node is given.
 
-    `order` is the file with its Order, `listener` a listening socket, `control` takes reports as JSON
+    `order` is the file with its LaunchSpec, `listener` a listening socket, `control` takes reports as JSON
     lines, `lifeline` is the reading end of a pipe whose only writing end the server holds, `board` the
-    memory it shares with the server.
+    `SharedRegion`.
     """
 
     order: int
@@ -61,7 +60,6 @@ class NodeDescriptors:
     board: int
 
     def as_tuple(self) -> tuple[int, ...]:
-        """In the order of the fields."""
         return astuple(self)
 
     def to_argument(self) -> str:
@@ -70,7 +68,7 @@ class NodeDescriptors:
 
 
 def main(argument: str) -> NoReturn:
-    """Live as a node that was started cold."""
+    """Run a node that was started cold."""
     handles = NodeDescriptors(**json.loads(argument))
     for fd in handles.as_tuple():
         os.set_inheritable(fd, False)
@@ -79,7 +77,7 @@ def main(argument: str) -> NoReturn:
 
 
 def run_node(order: LaunchSpec, handles: NodeDescriptors) -> NoReturn:
-    """Be a node until its entry returns, and end the process with the entry's exit code."""
+    """Call the node's entry, and end the process with the exit code that it returns."""
     try:
         code = _run_entry(order, handles)
     except SystemExit as end:
@@ -99,7 +97,7 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
     control = socket.socket(fileno=handles.control)
 
     def send_report(message: Mapping[str, Any]) -> None:
-        # The server may be gone already; then so are we, any moment now.
+        # The server may have ended; this process is then killed at any moment.
         with contextlib.suppress(OSError):
             control.sendall(json.dumps(message).encode() + b"\n")
 

@@ -112,13 +112,7 @@ class JobAttempt:
     def _run_pipeline(
         self, shards: Sequence[input_shards.Shard], size: int, workers: int, limit: ErrorLimit
     ) -> RunTiming:
-        from batch.beam import (
-            embedded,
-            execution,
-            remote,
-            runners,
-            staging,  # noqa: PLC0415
-        )
+        from batch.beam import embedded, execution, remote, runners, staging  # noqa: PLC0415
         from batch.beam.model_handler import SharedModel  # noqa: PLC0415
         from batch.beam.pipeline import PipelinePlan  # noqa: PLC0415
         from serving.runtimes.json_codec import AnswerStyle  # noqa: PLC0415

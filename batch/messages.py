@@ -1,7 +1,7 @@
-"""What a job's process is told, and what it says: JSON on its pipes. Imports nothing heavy.
+"""The messages between the server and a job's process: JSON on its pipes. Imports nothing heavy.
 
-`python -m batch` gets one Request on stdin and writes one Report per line on stdout, the last with `done`
-or `failed`; logs go to stderr.
+`python -m batch` gets one JobRequest on stdin and writes one JobReport per line on stdout, the last with
+`done` or `failed`; logs go to stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ JOB_FOLDER = ".pilotlight"
 
 
 class JobPhase(StrEnum):
-    """What a job has just begun to do."""
+    """The step that a job has begun."""
 
     PREPARING = "PREPARING"
     RUNNING = "RUNNING"
@@ -28,7 +28,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     `framework` is a key of `serving.runtimes.FRAMEWORKS` or "" to infer it. `packages` are local folders
     with installed user packages, `package_uris` the archives they came from: workers on other machines
-    need those, and `uri`. `environment` is what the model's code is to find in the environment. `interpreter`
+    need those, and `uri`. `environment` has the environment variables of the model's code. `interpreter`
     is the Python of this machine that computes it, "" for the job's own.
     """
 
@@ -47,12 +47,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt at a job. Field values are those of the API's PredictionInput, defaults filled in.
 
     `uid` (letters, digits) tells this job from all others; attempts count from 1. `batch_size` 0: not said.
-    `parse_max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
-    `keys` names fields that pass the model by, `region` is for runners that have some. `pipeline_options`
+    `max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
+    `keys` names key fields, which are copied to the result and not given to the model; `region` is for runners
+    that have regions. `pipeline_options`
     are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
-    work is done: all traces of the job's attempts in the output folder go. `allowed_folders` and
-    `refused_folders` are those of `serving.artifacts.local_folder_policy`. `bare` and `long_decimals` are the style of the
-    predictions, see `serving.runtimes.json_codec`.
+    work is done: all traces of the job's attempts in the output folder are deleted. `allowed_folders` and
+    `refused_folders` are those of `serving.artifacts.local_folder_policy`; `bare` and `long_decimals` are the
+    style of the predictions, see `serving.runtimes.json_codec`.
     """
 
     job: str

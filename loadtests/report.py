@@ -24,6 +24,7 @@ from pathlib import Path
 from loadtests.run_plot import draw_report
 from loadtests.run_record import RunRecord, read_run
 from loadtests.summary import (
+    Latencies,
     RunSummary,
     SecondStats,
     WakeUp,
@@ -70,7 +71,7 @@ def format_title(record: RunRecord, summary: RunSummary) -> str:
     found = summary.latencies
     parts = [
         f"{summary.requests:,} requests, {summary.failed:,} failed",
-        f"p50 {format_duration(found.p50)}, p99 {format_duration(found.p99)}, max {format_duration(found.max)}",
+        _format_latencies(found),
     ]
     wakes = [wake.latency for wake in summary.wake_ups if wake.nodes == 0 and math.isfinite(wake.latency)]
     if wakes:
@@ -97,10 +98,7 @@ def format_report(record: RunRecord, summary: RunSummary) -> str:
             _format_line("", f"{times:,} x {reason}")
             for reason, times in summary.failures.most_common(_MOST_REASONS)
         ],
-        _format_line(
-            "latency",
-            f"p50 {format_duration(found.p50)}, p99 {format_duration(found.p99)}, max {format_duration(found.max)}",
-        ),
+        _format_line("latency", _format_latencies(found)),
         *[
             _format_line("wake-up" if wake.nodes == 0 else "first reply", _format_wake_up(wake))
             for wake in summary.wake_ups
@@ -115,13 +113,19 @@ def format_report(record: RunRecord, summary: RunSummary) -> str:
     return "\n".join(lines)
 
 
+def _format_latencies(found: Latencies) -> str:
+    p50, p99, longest = map(format_duration, (found.p50, found.p99, found.max))
+    return f"p50 {p50}, p99 {p99}, max {longest}"
+
+
 def _format_line(head: str, rest: str) -> str:
     return f"  {head:<11} {rest}"
 
 
 def _format_wake_up(wake: WakeUp) -> str:
     nodes = {None: "nodes unknown", 0: "asleep", 1: "1 node there"}
-    return f"at {wake.at:.0f} s, {nodes.get(wake.nodes, f'{wake.nodes} nodes there')}: {format_duration(wake.latency)}"
+    there = nodes.get(wake.nodes, f"{wake.nodes} nodes there")
+    return f"at {wake.at:.0f} s, {there}: {format_duration(wake.latency)}"
 
 
 def _format_nodes(summary: RunSummary) -> str:
@@ -131,7 +135,8 @@ def _format_nodes(summary: RunSummary) -> str:
 
 
 def _format_loader(summary: RunSummary) -> str:
-    late = f"sent {format_duration(summary.lateness)} late (p99), {summary.waited:,} requests waited for a free user"
+    lateness = format_duration(summary.lateness)
+    late = f"sent {lateness} late (p99), {summary.waited:,} requests waited for a free user"
     if summary.lateness > _LATE_SECONDS:
         return f"{late}; THIS MACHINE IS TOO BUSY to measure well"
     return late

@@ -1,0 +1,1 @@
+"""The Beam pipeline of a batch prediction job, its runners and its workers."""

@@ -192,9 +192,9 @@ class _IsolatingPredictor:
             raise
         except BaseException as error:
             raise ModelFailed(describe_exception(error)) from error
-        if count_rows(predictions) != size:
+        if (count := count_rows(predictions)) != size:
             raise InvalidOutputs(
-                f"The model gave {count_rows(predictions)} predictions for {size} instances; it must give as many."
+                f"The model gave {count} predictions for {size} instances; it must give as many."
             )
         return predictions
 

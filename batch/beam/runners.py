@@ -123,7 +123,8 @@ def create_remote_runner(wish: RunnerRequest) -> RemoteRunner:
     """
     if wish.runner not in REMOTE_RUNNERS:
         raise InvalidArgument(
-            f"Unknown runner {wish.runner!r}; known: {EMBEDDED} (on this machine), {', '.join(REMOTE_RUNNERS)}."
+            f"Unknown runner {wish.runner!r}; known: {EMBEDDED} (on this machine), "
+            f"{', '.join(REMOTE_RUNNERS)}."
         )
     here = _runs_in_process(wish.runner, _parse_options(wish.arguments))
     # Of an option that is said twice, the last one holds.

@@ -1,0 +1,1 @@
+"""Input records: planned as shards, read in blocks, decoded, encoded, written."""

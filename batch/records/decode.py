@@ -82,8 +82,8 @@ class RecordDecoder:
             return value, {}
         if not isinstance(value, dict):
             raise InvalidInputs(
-                f"The record is {describe_json_type(value)}; where keys are asked for it must be an object with the fields "
-                f"{list(self._keys)}."
+                f"The record is {describe_json_type(value)}; where keys are asked for it must be an object "
+                f"with the fields {list(self._keys)}."
             )
         for key in self._keys:
             if key not in value:

@@ -47,9 +47,8 @@ def find_inputs(files: FileStore, paths: Sequence[str]) -> tuple[FileInfo, ...]:
     found = {item.uri: item for path in paths for item in files.glob(path)}
     items = tuple(found.values())
     if not any(item.size for item in items):
-        raise InvalidArgument(
-            f"There is nothing to predict: {_count_noun(len(items), 'file')} at {', '.join(paths)}, all empty."
-        )
+        files_found = _count_noun(len(items), "file")
+        raise InvalidArgument(f"There is nothing to predict: {files_found} at {', '.join(paths)}, all empty.")
     return items
 
 

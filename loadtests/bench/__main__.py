@@ -158,10 +158,10 @@ def _measure_server(
             bench.client.run_load(running.url, bodies, few, plan.warm_up)
             for connections in plan.connections:
                 if connections <= workload.most_connections:
-                    yield _measure_load(
-                        bench, running, bodies, None if server.constant else expect,
-                        LoadResult(server.name, model, workload.name, connections, 0, 0, 0, number, wrong=before),
-                    )  # fmt: skip
+                    row = LoadResult(
+                        server.name, model, workload.name, connections, 0, 0, 0, number, wrong=before
+                    )
+                    yield _measure_load(bench, running, bodies, None if server.constant else expect, row)
         usage = running.measure_usage()
         if usage is not None:
             yield (

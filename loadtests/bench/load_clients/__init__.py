@@ -1,0 +1,1 @@
+"""Programs that make the load, and the payload formats that they send."""

@@ -1,0 +1,1 @@
+"""Results of a benchmark: rows, medians, tables and plots."""

@@ -1,0 +1,1 @@
+"""The servers that a benchmark measures, and the processes they run as."""

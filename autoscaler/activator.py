@@ -1,4 +1,4 @@
-"""Lends ready nodes to requests, and holds requests while there is none."""
+"""Leases ready nodes to requests, and queues requests while there is none."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from autoscaler.errors import NodeError, QueueFullError, RetiredError, TooLateEr
 from autoscaler.moving_average import ConcurrencyMeter
 from autoscaler.pools import Node, NodeSpec, NodeState
 
-# Timers may fire this many seconds early: the loop's clock counts in milliseconds.
+# Seconds by which timers may fire early: the event loop's clock has milliseconds.
 _TIMER_TOLERANCE = 0.005
 
 
 class WaitDeadline(Protocol):
-    """How long a request can wait."""
+    """The time that a request has left to wait for a node."""
 
     @property
     def remaining(self) -> float:
-        """Seconds left."""
+        """Seconds left, negative once it has passed."""
 
     async def wait(self, granted: asyncio.Future[Node]) -> Node:
-        """The future's result; gives up by raising."""
+        """The result of the future; raises once the deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """What a request that finds no ready node can expect.
+    """The start time that a request without a ready node can expect.
 
-    `seconds` until one is ready, None when unknown; `reason` why there is none, in words.
+    `seconds` until a node is ready, None when unknown; `reason` why there is none, in words.
     """
 
     seconds: float | None = None
@@ -41,22 +41,22 @@ class StartEstimate:
 
 
 class Waker(Protocol):
-    """Who starts nodes: the autoscaler."""
+    """Starts nodes for waiting requests: the autoscaler."""
 
     def wake(self, spec: NodeSpec) -> StartEstimate:
         """A request waits for a node of this version, and none is ready. Must not block.
 
-        The request counts in the version's meter already. Raises StartFailedError when its nodes keep
-        failing and it is too early to try again.
+        The request is in the version's meter already. Raises StartFailedError while its nodes keep failing
+        and the backoff lasts.
         """
 
     def on_refused(self, key: str, error: NodeError) -> None:
-        """Take note that a request was not served, and why."""
+        """Called when a request was not served."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A request that waits; `slot` is set together with the node it is granted."""
+    """A waiting request; `slot` is set together with the node in `granted`."""
 
     granted: asyncio.Future[Node]
     size: int
@@ -65,7 +65,7 @@ class _Waiter:
 
 @dataclass(slots=True, eq=False)
 class _VersionQueue:
-    """What the activator knows of one version; `meter` counts what runs and waits."""
+    """The ready nodes and waiting requests of one version; `meter` counts running and waiting requests."""
 
     concurrency: int
     meter: ConcurrencyMeter
@@ -74,10 +74,10 @@ class _VersionQueue:
 
 
 class Lease:
-    """A request is inside `node` until `release`.
+    """A request holds a slot of `node` until `release`.
 
-    `slot` is its place on the node's board; `arrived` when it began to wait, None when it did not have to,
-    and `granted` when it got the node, both on the activator's clock.
+    `slot` is the index of its mark in the node's shared memory; `arrived` when it began to wait, None when it
+    did not wait, and `granted` when it got the node, both on the activator's clock.
     """
 
     __slots__ = ("_activator", "_version", "arrived", "granted", "node", "slot")
@@ -100,7 +100,7 @@ class Lease:
         self.arrived = arrived
 
     def release(self) -> float:
-        """The request is out, by its answer or otherwise; returns the time on the activator's clock."""
+        """Free the slot; returns the time on the activator's clock."""
         version, now = self._version, self._activator.clock()
         self.node.release_slot(self.slot)
         version.meter.change(-1, now)
@@ -110,23 +110,23 @@ class Lease:
 
 
 class _LeaseContext:
-    """What `Activator.lease` returns: the block begins with the lease and ends with its release."""
+    """The context manager that `Activator.lease` returns."""
 
-    __slots__ = ("_activator", "_lease", "_patience", "_size", "_spec")
+    __slots__ = ("_activator", "_deadline", "_lease", "_size", "_spec")
 
     _lease: Lease
 
-    def __init__(self, activator: Activator, spec: NodeSpec, size: int, patience: WaitDeadline) -> None:
+    def __init__(self, activator: Activator, spec: NodeSpec, size: int, deadline: WaitDeadline) -> None:
         self._activator = activator
         self._spec = spec
         self._size = size
-        self._patience = patience
+        self._deadline = deadline
 
     async def __aenter__(self) -> Lease:
         activator = self._activator
         lease = activator.try_lease(self._spec)
         if lease is None:
-            lease = await activator.wait_for_lease(self._spec, self._size, self._patience)
+            lease = await activator.wait_for_lease(self._spec, self._size, self._deadline)
         self._lease = lease
         return lease
 
@@ -135,7 +135,7 @@ class _LeaseContext:
 
 
 class Activator:
-    """One per gateway. Waiting requests are bounded per version and, by bytes, in all.
+    """Leases ready nodes to requests; one per gateway. Waiting requests are bounded, see `QueueFullError`.
 
     `clock` is the one that nodes' `asked_at` and `ready_at` are on.
     """
@@ -151,11 +151,10 @@ class Activator:
         self._waker: Waker | None = None
 
     def connect_waker(self, waker: Waker) -> None:
-        """Have nodes started by this one."""
         self._waker = waker
 
     def try_lease(self, spec: NodeSpec) -> Lease | None:
-        """A node for one request, if one is free and nobody has waited for it."""
+        """A node for one request, if one has a free slot and no other request waits. Never waits."""
         version = self._versions.get(spec.key)
         if version is None or version.waiting:
             return None
@@ -166,27 +165,25 @@ class Activator:
         version.meter.change(1, now)
         return Lease(self, version, node, node.acquire_slot(), granted=now)
 
-    def lease(self, spec: NodeSpec, size: int, patience: WaitDeadline) -> AbstractAsyncContextManager[Lease]:
-        """`async with activator.lease(...) as lease`: a node for a request of `size` bytes, woken if need be.
+    def lease(self, spec: NodeSpec, size: int, deadline: WaitDeadline) -> AbstractAsyncContextManager[Lease]:
+        """`async with activator.lease(...)`: a node for a request of `size` bytes, started if need be.
 
-        Entering the block raises QueueFullError, StartFailedError, TooLateError, RetiredError, or whatever
-        `patience` gives up with.
+        Entering the block raises QueueFullError, StartFailedError, TooLateError, RetiredError, or the error
+        of `deadline` once that has passed.
         """
-        return _LeaseContext(self, spec, size, patience)
+        return _LeaseContext(self, spec, size, deadline)
 
     def meter_of(self, spec: NodeSpec) -> ConcurrencyMeter:
-        """What counts the requests of a version."""
         return self.queue_of(spec).meter
 
     def count_waiting(self, key: str) -> int:
-        """How many requests of a version wait."""
         version = self._versions.get(key)
         return len(version.waiting) if version else 0
 
     def on_node_changed(self, node: Node) -> None:
-        """A pool's listener."""
+        """Implements `NodeListener`."""
         version = self._versions.get(node.key)
-        if version is None:  # retired meanwhile
+        if version is None:  # it was retired
             return
         if node.state is NodeState.READY:
             version.ready.append(node)
@@ -195,7 +192,7 @@ class Activator:
             version.ready.remove(node)
 
     def fail_waiting(self, key: str, error: NodeError) -> None:
-        """Tell all who wait for a version that they wait in vain."""
+        """Raise `error` in all requests that wait for a version."""
         version = self._versions.get(key)
         while version is not None and version.waiting:
             waiter = self._pop_waiter(version)
@@ -203,14 +200,13 @@ class Activator:
                 waiter.granted.set_exception(error)
 
     def retire_version(self, key: str) -> None:
-        """Forget a version; whoever waits for it is told so."""
+        """Forget a version; its waiting requests get a RetiredError."""
         self.fail_waiting(key, RetiredError("the version was deleted"))
         self._versions.pop(key, None)
 
     # ---- for leases
 
     def queue_of(self, spec: NodeSpec) -> _VersionQueue:
-        """The version's entry, made at its first request."""
         version = self._versions.get(spec.key)
         if version is None:
             version = self._versions[spec.key] = _VersionQueue(
@@ -218,64 +214,63 @@ class Activator:
             )
         return version
 
-    async def wait_for_lease(self, spec: NodeSpec, size: int, patience: WaitDeadline) -> Lease:
-        """A node, once there is one for this request."""
+    async def wait_for_lease(self, spec: NodeSpec, size: int, deadline: WaitDeadline) -> Lease:
         version, arrived = self.queue_of(spec), self.clock()
         version.meter.change(1, arrived)
         try:
-            node, slot = await self._wait_for_node(version, spec, size, patience)
+            node, slot = await self._wait_for_node(version, spec, size, deadline)
         except BaseException:
             version.meter.change(-1, self.clock())
             raise
         return Lease(self, version, node, slot, granted=self.clock(), arrived=arrived)
 
     async def _wait_for_node(
-        self, version: _VersionQueue, spec: NodeSpec, size: int, patience: WaitDeadline
+        self, version: _VersionQueue, spec: NodeSpec, size: int, deadline: WaitDeadline
     ) -> tuple[Node, int]:
         try:
             self._check_queue_limits(version, size)
             if not version.ready:
-                self._request_start(spec, patience)
-            return await self._wait_in_queue(version, spec, size, patience)
+                self._request_start(spec, deadline)
+            return await self._wait_in_queue(version, spec, size, deadline)
         except NodeError as error:
             if self._waker is not None:
                 self._waker.on_refused(spec.key, error)
             raise
 
     async def _wait_in_queue(
-        self, version: _VersionQueue, spec: NodeSpec, size: int, patience: WaitDeadline
+        self, version: _VersionQueue, spec: NodeSpec, size: int, deadline: WaitDeadline
     ) -> tuple[Node, int]:
         waiter = _Waiter(asyncio.get_running_loop().create_future(), size)
         version.waiting.append(waiter)
         self._waiting_bytes += size
         try:
-            return await patience.wait(waiter.granted), waiter.slot
+            return await deadline.wait(waiter.granted), waiter.slot
         except (NodeError, asyncio.CancelledError):
             self._leave_queue(version, waiter)
             raise
         except BaseException as error:
             self._leave_queue(version, waiter)
-            if patience.remaining <= _TIMER_TOLERANCE and not version.ready and self._waker is not None:
-                # Not the model is slow, but there is no node of it yet.
-                outlook = self._waker.wake(spec)
-                raise TooLateError(outlook.reason, outlook.seconds or 1.0) from error
+            if deadline.remaining <= _TIMER_TOLERANCE and not version.ready and self._waker is not None:
+                # The model is not slow: no node of it is ready yet.
+                estimate = self._waker.wake(spec)
+                raise TooLateError(estimate.reason, estimate.seconds or 1.0) from error
             raise
 
     def grant_slots(self, version: _VersionQueue) -> None:
-        """Hand free places in ready nodes to those who wait, the oldest first."""
+        """Give free slots of ready nodes to waiting requests, the oldest first."""
         while version.waiting and (node := _least_loaded(version)) is not None:
             waiter = self._pop_waiter(version)
             if not waiter.granted.done():
                 waiter.slot = node.acquire_slot()
                 waiter.granted.set_result(node)
 
-    def _request_start(self, spec: NodeSpec, patience: WaitDeadline) -> None:
-        """Have a node started, and go away at once if it would come too late."""
+    def _request_start(self, spec: NodeSpec, deadline: WaitDeadline) -> None:
+        """Have a node started; raises TooLateError if that would take longer than the request can wait."""
         if self._waker is None:
             raise TooLateError("The server is starting or stopping.", retry_after=1)
-        outlook = self._waker.wake(spec)
-        if outlook.seconds is not None and outlook.seconds > patience.remaining:
-            raise TooLateError(outlook.reason, retry_after=outlook.seconds)
+        estimate = self._waker.wake(spec)
+        if estimate.seconds is not None and estimate.seconds > deadline.remaining:
+            raise TooLateError(estimate.reason, retry_after=estimate.seconds)
 
     def _check_queue_limits(self, version: _VersionQueue, size: int) -> None:
         if len(version.waiting) >= self._queue_requests:
@@ -289,7 +284,7 @@ class Activator:
         return waiter
 
     def _leave_queue(self, version: _VersionQueue, waiter: _Waiter) -> None:
-        """A request stopped waiting: take it out, or pass on the place it was just given."""
+        """A request stopped waiting: remove it, or pass on the slot it was just given."""
         if waiter in version.waiting:
             version.waiting.remove(waiter)
             self._waiting_bytes -= waiter.size
@@ -299,7 +294,7 @@ class Activator:
 
 
 def _least_loaded(version: _VersionQueue) -> Node | None:
-    """The ready node with the fewest requests, if it has room for one more."""
+    """The ready node with the fewest requests, if it has a free slot."""
     ready = version.ready
     if not ready:
         return None

@@ -1,4 +1,4 @@
-"""How many nodes a version should have: pure functions of what was seen, what was decided before, and time.
+"""How many nodes a version should have: pure functions of an observation, the state before it, and time.
 
 All times are in seconds on one clock that the caller chooses; loads are numbers of requests, running and
 waiting ones alike.
@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# A version that was woken after having slept only this part of its idle window was put to sleep in vain: its
-# window then counts this many times, until it has slept for longer. So traffic at the boundary does not flap,
-# and idle still ends.
+# A version that is woken after less than this share of its idle window slept too early: its window is then
+# multiplied by this factor, until it has slept for longer. So traffic at the boundary does not flap.
 _SHORT_SLEEP_SHARE, _IDLE_WINDOW_FACTOR = 0.25, 1.5
-# Averages come with rounding errors: 16 requests for 16 per node are not 16.000000000000004.
+# Averages have rounding errors: 16 requests at 16 per node must not count as 16.000000000000004.
 _ROUNDING_ERROR = 1e-9
 
-# Of what a node takes, so many times must be free before it starts, so that the machine never swaps.
+# The memory that must be free before a node starts, as a multiple of its own: the machine must not swap.
 RESERVE = 1.2
 
 
@@ -70,7 +69,6 @@ class Observation:
 
     @property
     def nodes(self) -> int:
-        """Nodes that are there or on their way."""
         return self.ready + self.starting
 
 
@@ -79,7 +77,7 @@ class ScalingState:
     """What one decision leaves for the next.
 
     `panic_since` is when the load last was over the panic threshold (None: no panic), `panic_nodes` the
-    most nodes wanted during the panic. `wanted` are the recent (time, nodes) that the load asked for, no
+    most nodes wanted during the panic. `wanted` are the recent (time, nodes) that the load needed, no
     older than the scale-down delay; each is less than those before it, for only such ones can still become
     the most. `slept_at` is when the version went to zero, None again once it is woken; `extended` that it
     was woken so soon after it that its idle window is longer this time, so that traffic at the boundary
@@ -148,7 +146,6 @@ class Grant:
 def decide_node_count(
     spec: ScalingSpec, observation: Observation, state: ScalingState, now: float
 ) -> Decision:
-    """How many nodes a version should have."""
     if spec.exact_nodes is not None:
         return Decision(
             nodes=spec.exact_nodes, state=state, reason=f"{_format_nodes(spec.exact_nodes)}: manualScaling"
@@ -158,8 +155,8 @@ def decide_node_count(
 
     load = _nodes_by_window(spec, observation)
     state = _next_state(spec, observation, state, load, now)
-    asked = load.wanted_nodes(state.panic_since is not None)
-    enough = max(asked, spec.min_nodes, 1)
+    needed = load.wanted_nodes(state.panic_since is not None)
+    enough = max(needed, spec.min_nodes, 1)
 
     nodes, reason = enough, ""
     if enough < max(observation.nodes, state.panic_nodes):
@@ -167,7 +164,7 @@ def decide_node_count(
     if nodes > max(observation.nodes, spec.min_nodes) and _is_idle(observation):
         nodes, reason = _without_growth(spec, observation)
     if nodes > _max_nodes(spec):
-        nodes, reason = _capped_at_max(spec, asked)
+        nodes, reason = _capped_at_max(spec, needed)
     reason = reason or f"{_format_nodes(nodes)}: {_explain_load(spec, observation, state, load, now)}"
     return Decision(nodes=nodes, state=state, reason=reason)
 
@@ -176,7 +173,7 @@ def decide_node_count(
 
 
 def _should_sleep(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> bool:
-    """Whether there should be no nodes. Neither windows nor panic nor delay have a say in this."""
+    """Whether there should be no nodes. Neither windows nor panic nor delay matter here."""
     if spec.min_nodes or seen.requests or seen.starting:
         return False
     return not seen.ready or now - seen.idle_since > _idle_window(spec, state)
@@ -200,18 +197,17 @@ def _idle_window(spec: ScalingSpec, state: ScalingState) -> float:
     return spec.idle_window * _IDLE_WINDOW_FACTOR if state.idle_window_extended else spec.idle_window
 
 
-# ---- awake: what the load asks for, and what is remembered of it
+# ---- awake: what the load needs, and the next state
 
 
 class _NodesByWindow(NamedTuple):
-    """How many nodes the requests of each window ask for, and the use of the processors."""
+    """How many nodes the load of each window needs, and the use of the processors."""
 
     stable: int
     panic: int
     cpu: int
 
     def wanted_nodes(self, panics: bool) -> int:
-        """What to go by."""
         return max(self) if panics else max(self.stable, self.cpu)
 
 
@@ -232,16 +228,16 @@ def _round_up(nodes: float) -> int:
 def _next_state(
     spec: ScalingSpec, seen: Observation, state: ScalingState, load: _NodesByWindow, now: float
 ) -> ScalingState:
-    """What is remembered of a version that has nodes, or is to have one."""
+    """The state of a version that has nodes, or is to have one."""
     panic_since, panic_nodes = _next_panic(spec, seen, state, load, now)
-    asked = min(load.wanted_nodes(panic_since is not None), _max_nodes(spec))
+    needed = min(load.wanted_nodes(panic_since is not None), _max_nodes(spec))
     extended = state.idle_window_extended
     if state.slept_at is not None:
         extended = now - state.slept_at < spec.idle_window * _SHORT_SLEEP_SHARE
     return ScalingState(
         panic_since=panic_since,
         panic_nodes=panic_nodes,
-        wanted=_recent_maxima(state.wanted, now, asked, spec.scale_down_delay),
+        wanted=_recent_maxima(state.wanted, now, needed, spec.scale_down_delay),
         idle_window_extended=extended,
     )
 
@@ -261,66 +257,65 @@ def _next_panic(
 def _recent_maxima(
     wanted: tuple[tuple[float, int], ...], now: float, nodes: int, delay: float
 ) -> tuple[tuple[float, int], ...]:
-    """What was wanted and can still be the most, and one more: a falling row, as short as can be."""
+    """The wanted numbers that can still be a maximum within the delay, and `nodes`: a descending sequence."""
     return (*[one for one in wanted if one[1] > nodes and one[0] >= now - delay], (now, nodes))
 
 
-# ---- awake: what is made of it
+# ---- awake: the decision
 
 
 def _held_by_delay(spec: ScalingSpec, seen: Observation, state: ScalingState, enough: int) -> tuple[int, str]:
-    """How many to have when fewer would be enough, and why, if not just those."""
+    """How many nodes to keep when `enough` would do, and why; "" when `enough` is right."""
     nodes, most = seen.nodes, state.wanted[0][1]
     if state.panic_since is not None:
-        nodes, why = max(nodes, state.panic_nodes), "in a panic none goes"
+        nodes, why = max(nodes, state.panic_nodes), "panic mode removes no node"
     elif seen.starting:
         why = f"{seen.starting} of them start"
     elif not seen.settled:
-        why = f"it is not known yet what was asked for in {spec.stable_window:g} s"
+        why = f"the load of the last {spec.stable_window:g} s is not known yet"
     elif most > enough:
         nodes, why = min(nodes, most), f"{most} were wanted within the last {spec.scale_down_delay:g} s"
     else:
         return enough, ""
-    return nodes, f"kept at {nodes}: {enough} would do, but {why}"
+    return nodes, f"kept at {nodes}: {enough} is enough, but {why}"
 
 
 def _is_idle(seen: Observation) -> bool:
-    """Whether no request came for a panic window. A node that starts would only put off the sleep."""
+    """Whether no request came for a panic window. Starting another node would only delay the sleep."""
     return not seen.requests and seen.panic <= _ROUNDING_ERROR
 
 
 def _without_growth(spec: ScalingSpec, seen: Observation) -> tuple[int, str]:
     nodes = max(seen.nodes, spec.min_nodes)
-    return nodes, f"{_format_nodes(nodes)}: none is added while no request comes"
+    return nodes, f"{_format_nodes(nodes)}: no node is added without requests"
 
 
 def _max_nodes(spec: ScalingSpec) -> int:
     return max(spec.max_nodes, spec.min_nodes, 1)
 
 
-def _capped_at_max(spec: ScalingSpec, asked: int) -> tuple[int, str]:
+def _capped_at_max(spec: ScalingSpec, needed: int) -> tuple[int, str]:
     nodes = _max_nodes(spec)
-    more = f"; the load asks for {asked}" if asked > nodes else ""
+    more = f"; the load asks for {needed}" if needed > nodes else ""
     return nodes, f"at most {_format_nodes(nodes)} (maxNodes){more}"
 
 
-# ---- in words
+# ---- reasons, in words
 
 
 def _explain_load(
     spec: ScalingSpec, seen: Observation, state: ScalingState, load: _NodesByWindow, now: float
 ) -> str:
-    """Why as many nodes as are enough."""
     panics = state.panic_since is not None
-    asked = load.wanted_nodes(panics)
-    if asked < spec.min_nodes:
+    needed = load.wanted_nodes(panics)
+    if needed < spec.min_nodes:
         return "minNodes"
-    if asked == 0 or (asked == 1 and not seen.nodes):
+    if needed == 0 or (needed == 1 and not seen.nodes):
         return _explain_single_node(spec, seen, state, now)
     suffix = " (panic)" if panics else ""
-    if asked == load.stable:
+    if needed == load.stable:
         return _describe_average(seen.stable, spec.stable_window, spec) + suffix
-    if asked == load.cpu:
+    if needed == load.cpu:
         return f"each used {seen.cpu:.0%} of a core, {spec.cpu_target:.0%} is the aim{suffix}"
     return _describe_average(seen.panic, spec.panic_window, spec) + suffix
 
@@ -331,7 +326,6 @@ def _describe_average(requests: float, window: float, spec: ScalingSpec) -> str:
 
 
 def _explain_single_node(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> str:
-    """Why the one node that an awake version has at least."""
     if seen.requests:
         verb = "runs" if seen.ready else "waits"
         return f"a request {verb}" if seen.requests == 1 else f"{seen.requests} requests {verb[:-1]}"
@@ -344,14 +338,14 @@ def _format_nodes(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
-# ---- all versions
+# ---- sharing memory between all versions
 
 
 def allocate_nodes(demands: Sequence[Demand], capacity: Capacity) -> Mapping[str, Grant]:
     """Which demands can be met, by key: shrinking ones always, then 0 to 1, then growth.
 
-    Those who wake go in the order given, and nodes of idle versions are taken away for them if that helps.
-    Growth goes one node at a time, to the version with the least part of what it wants.
+    Versions that wake are served in the order given, and idle versions lose nodes to them if that helps.
+    Growth goes one node at a time, to the version with the smallest share of what it wants.
     """
     shares = _Allocation(demands, capacity)
     for demand in demands:
@@ -362,7 +356,7 @@ def allocate_nodes(demands: Sequence[Demand], capacity: Capacity) -> Mapping[str
 
 
 class _Allocation:
-    """What is left while it is shared out, and what each version has got so far."""
+    """The capacity left during an allocation, and the nodes granted to each version so far."""
 
     def __init__(self, demands: Sequence[Demand], capacity: Capacity) -> None:
         self._granted = {demand.key: min(demand.nodes, demand.wanted) for demand in demands}
@@ -379,12 +373,11 @@ class _Allocation:
         self._idle = sorted(idle, key=lambda one: one.idle_since)
 
     def grant_of(self, demand: Demand) -> Grant:
-        """What a version gets in the end."""
         key = demand.key
         return Grant(nodes=self._granted[key], reason=self._reasons.get(key, ""), short=key in self._short)
 
     def give_first_node(self, demand: Demand) -> None:
-        """Give a version its first node, or make room for it where that helps."""
+        """Give a version its first node, or evict idle versions for it where that helps."""
         if self._give_node(demand):
             return
         key, lack = demand.key, self._describe_shortage(demand)
@@ -403,7 +396,7 @@ class _Allocation:
             self._reasons[key] = f"waits for {lack}{stopping}"
 
     def give_more_nodes(self, demands: Sequence[Demand]) -> None:
-        """Give more nodes to versions that have some; nothing is taken away for that."""
+        """Give more nodes to versions that have some; evicts nothing."""
         queue = [
             (self._granted[demand.key] / demand.wanted, order)
             for order, demand in enumerate(demands)
@@ -422,7 +415,7 @@ class _Allocation:
                 heapq.heappush(queue, (self._granted[key] / wanted, order))
 
     def _give_node(self, demand: Demand) -> bool:
-        """One more node, if it fits."""
+        """Grant one more node, if it fits."""
         if demand.memory > self._free or self._free_places < 1:
             return False
         self._granted[demand.key] += 1
@@ -431,14 +424,14 @@ class _Allocation:
         return True
 
     def _reserve_room(self, demand: Demand) -> None:
-        """Keep room for a node that cannot start yet: of what is on its way, and else of what is free."""
-        coming = min(self._returning, demand.memory)
-        self._returning -= coming
-        self._free -= demand.memory - coming
+        """Reserve room for a node that cannot start yet: first of what is returning, then of what is free."""
+        returning = min(self._returning, demand.memory)
+        self._returning -= returning
+        self._free -= demand.memory - returning
         self._free_places -= 1
 
     def _evict(self, victim: Demand, needy: Demand) -> None:
-        """Take an idle version's nodes away, down to its floor."""
+        """Take the nodes of an idle version away, down to its floor."""
         nodes = self._above_floor(victim)
         self._idle.remove(victim)
         self._granted[victim.key] -= nodes
@@ -447,7 +440,7 @@ class _Allocation:
         self._reasons[victim.key] = f"idle, and stopped to make room for {_title_of(needy)}"
 
     def _choose_victims(self, memory: int, places: float) -> list[Demand] | None:
-        """Idle versions that give back so much together, none of them in vain; None if all are too few."""
+        """The idle versions to evict, none of them needlessly; None if even all give back too little."""
         chosen = []
         for one in self._idle:
             if memory <= 0 and places <= 0:
@@ -469,16 +462,14 @@ class _Allocation:
         return self._granted[demand.key] - demand.floor
 
     def _describe_shortage(self, demand: Demand) -> str:
-        """What keeps a node from starting, with the numbers."""
         if demand.memory <= self._free:
             return f"nodes: all {self._limit:g} are taken"
-        coming = f", {_format_mebibytes(self._returning)} on the way" if self._returning else ""
+        returning = f", {_format_mebibytes(self._returning)} on the way" if self._returning else ""
         needed, free = _format_mebibytes(demand.memory), _format_mebibytes(max(0, self._free))
-        return f"memory: {needed} needed, {free} free{coming}"
+        return f"memory: {needed} needed, {free} free{returning}"
 
 
 def _returned_bytes(demand: Demand, nodes: int) -> int:
-    """The bytes that so many nodes give back."""
     return nodes * (demand.memory if demand.releases is None else demand.releases)
 
 

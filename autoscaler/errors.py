@@ -11,7 +11,7 @@ _SHORTAGES = frozenset(
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the machine was short of something: no fault of a version, and soon worth another try."""
+    """Whether the machine was short of a resource: not a fault of a version, and soon worth another try."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno in _SHORTAGES)
@@ -20,13 +20,13 @@ def is_shortage(error: BaseException) -> bool:
 
 
 class NodeError(Exception):
-    """Base of everything this package raises."""
+    """Base class of the errors of this package."""
 
 
 class StartFailedError(NodeError):
-    """No node became ready; `reason` says why, in words for the owner of the version.
+    """No node became ready; `reason` says why, for the owner of the version.
 
-    `retry_after` is after how many seconds asking again may help.
+    `retry_after` is after how many seconds another try may succeed.
     """
 
     def __init__(self, reason: str, retry_after: float = 5.0) -> None:

@@ -53,7 +53,7 @@ AVAILABLE = _has_needed_features()
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent, with that pid, ends; exits at once if it has ended."""
+    """Have the kernel kill this process when its parent ends, which has that pid; exits if it has ended."""
     if AVAILABLE:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -96,7 +96,7 @@ def _kill_group_when_closed(lifeline: int) -> None:
 
 
 def set_subreaper(enabled: bool) -> bool:
-    """Set whether this process becomes the parent of its descendants' orphans; returns what was set before."""
+    """Set whether this process becomes the parent of its descendants' orphans; returns the old setting."""
     if not AVAILABLE:
         return False
     before = _is_subreaper()

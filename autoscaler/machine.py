@@ -21,18 +21,18 @@ _V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 
 
 def count_cores(root: Path = _ROOT) -> int:
-    """How many processors may be used at a time: those we may run on, within the quota of our cgroup."""
+    """The number of usable processors: the affinity of this process, within the quota of its cgroup."""
     return max(1, min((_count_processors(), *(math.ceil(quota) for quota in _cpu_quotas(root)))))
 
 
 def available_memory(root: Path = _ROOT) -> int:
-    """How many bytes processes may still take: what the machine has left, within the limit of our cgroup."""
+    """Bytes that processes can still allocate: what the machine has left, within the limit of our cgroup."""
     left: int = psutil.virtual_memory().available
     return max(0, min((left, *_memory_headrooms(root))))
 
 
 def oom_kills(root: Path = _ROOT) -> int:
-    """A number that grows when the kernel kills a process for want of memory."""
+    """A counter that grows when the kernel kills a process for want of memory."""
     kills = _read_field(root / "proc/vmstat", "oom_kill")
     for folder in _cgroup_folders(root, "memory"):
         kills += _read_field(folder / "memory.events", "oom_kill") + _read_field(
@@ -42,7 +42,7 @@ def oom_kills(root: Path = _ROOT) -> int:
 
 
 def measure_memory(*pids: int) -> MemoryUsage:
-    """What processes take together; raises ProcessLookupError. Takes milliseconds for a big one."""
+    """The memory of processes in total; raises ProcessLookupError. Takes milliseconds for a big one."""
     private = proportional = 0
     for pid in pids:
         try:
@@ -55,7 +55,7 @@ def measure_memory(*pids: int) -> MemoryUsage:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has computed since its start, its threads together; raises ProcessLookupError."""
+    """The CPU time of a process and its threads since its start; raises ProcessLookupError."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error as error:
@@ -65,7 +65,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def run_queue_seconds(pid: int) -> float:
-    """For how long the main thread of a process has been ready to run and got no processor, since its start.
+    """How long the main thread of a process has been ready to run without a processor, since its start.
 
     0 where the kernel does not count that.
     """
@@ -74,9 +74,9 @@ def run_queue_seconds(pid: int) -> float:
 
 
 def resident_memory(pid: int) -> int | None:
-    """Bytes of memory that a process takes, those of files left out; at least its own pages.
+    """Bytes of memory of a process without those of files; at least its own pages.
 
-    Unlike `memory` it takes microseconds. None when it cannot be known.
+    Unlike `measure_memory` it takes microseconds. None when it cannot be known.
     """
     pages = _read_text(Path(f"/proc/{pid}/statm")).split()
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize() if len(pages) > 2 else None
@@ -89,7 +89,7 @@ def _count_processors() -> int:
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """The processors that cgroups allow us, for those that have a limit."""
+    """The numbers of processors that cgroups with a limit allow."""
     for folder in _cgroup_folders(root, "cpu"):
         quota, _, period = _read_text(folder / "cpu.max").partition(" ")  # v2: "max 100000"
         if not period:
@@ -100,7 +100,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 def _memory_headrooms(root: Path) -> Iterator[int]:
-    """The bytes left in cgroups that have a limit. What the kernel keeps of files it would give back."""
+    """The bytes left in cgroups that have a limit. Reclaimable page cache counts as free."""
     for folder in _cgroup_folders(root, "memory"):
         for limit, usage, files in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -112,9 +112,9 @@ def _memory_headrooms(root: Path) -> Iterator[int]:
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Our cgroup's folder and those above it, in both versions of cgroups.
+    """The folder of our cgroup and those above it, in both versions of cgroups.
 
-    Inside a container the path that the kernel tells may be the one outside; then the mount is our cgroup.
+    Inside a container the path in /proc may be that outside; then the mount point is our cgroup.
     """
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -134,7 +134,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _read_field(path: Path, name: str) -> int:
-    """A number from a file of names and numbers; 0 if it is not there."""
+    """A number from a file of names and numbers; 0 if it is missing."""
     for line in _read_text(path).splitlines():
         key, _, value = line.partition(" ")
         if key == name:
@@ -143,7 +143,7 @@ def _read_field(path: Path, name: str) -> int:
 
 
 def _read_text(path: Path) -> str:
-    """What a file says; nothing if it cannot be read."""
+    """The text of a file; "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -63,7 +63,7 @@ class CounterHistory:
             del samples[0]
 
     def average_rate(self, now: float, integral: float, window: float) -> float:
-        """The growth per second over the last `window` seconds, more than 0; the counter is now `integral`."""
+        """The growth per second over the last `window` (> 0) seconds; the counter is now `integral`."""
         self._longest = max(self._longest, window)
         return (integral - self._value_at(now - window, now, integral)) / window
 

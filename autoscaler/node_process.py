@@ -114,7 +114,7 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
 
 
 def import_entry(entry: str) -> NodeEntry:
-    """The function an import string "module:function" names."""
+    """The function that an import string "module:function" names."""
     module, _, function = entry.partition(":")
     found: NodeEntry = getattr(importlib.import_module(module), function)
     return found

@@ -1,4 +1,4 @@
-"""Child processes of the server, the adopted ones among them: how they end, and what they leave behind."""
+"""Child processes of the server, adopted ones included: their output, their end, their process group."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _ignore_line(_: str) -> None:
 
 
 class ProcessOutput:
-    """The reading end of a process's output pipe; `tail` are its last lines. Takes the descriptor.
+    """The reading end of a process's output pipe; `tail` has its last lines. Takes the descriptor.
 
-    `hear` is told of every line; it must not block or raise.
+    `on_line` gets every line; it must not block or raise.
     """
 
     def __init__(self, fd: int, name: str, on_line: Callable[[str], None] = _ignore_line) -> None:
@@ -38,7 +38,7 @@ class ProcessOutput:
         self._on_line = on_line
 
     async def read_lines(self) -> None:
-        """Read and log until the last writer is gone, or until cancelled."""
+        """Read and log until all writers have closed the pipe, or until cancelled."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe = os.fdopen(self._fd, "rb", buffering=0)
@@ -47,7 +47,7 @@ class ProcessOutput:
             while True:
                 try:
                     line = await reader.readline()
-                except ValueError:  # a line over the limit was thrown away
+                except ValueError:  # a line over the limit was dropped
                     continue
                 if not line:
                     return
@@ -59,17 +59,17 @@ class ProcessOutput:
             transport.close()
 
 
-# How often, in seconds, it is looked whether an end that must come has come, and for how long.
+# Seconds between two polls for an end that must come, and how many polls there are.
 _POLL_SECONDS, _MOST_POLLS = 0.005, 1000
-# What is told of a process's last output.
+# How much of a process's last output an error has.
 _DESCRIBED_LINES, _LINE_CHARACTERS = 5, 300
 
 
 class ChildProcess:
     """A child that leads a process group of its own; the group is killed when it ends.
 
-    To be made on the event loop. `exit` is done once it has ended and been reaped: its exit code, or minus
-    the number of the signal it died of, None if that cannot be known.
+    To be made on the event loop. `exit` is done once it has ended and been reaped: its exit code, minus the
+    number of the signal it died of, or None if that cannot be known.
     """
 
     def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
@@ -85,49 +85,45 @@ class ChildProcess:
             threading.Thread(target=self._wait_in_thread, args=(popen,), daemon=True).start()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
         if not self.exit.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int | None:
-        """Wait for its end; see `exit`."""
+        """Wait for its end; the result is that of `exit`."""
         return await asyncio.shield(self.exit)
 
     async def wait_group_gone(self) -> None:
-        """Wait until its whole group is gone."""
         await asyncio.shield(self._group_gone)
 
-    def _reap_process(self, looks: int) -> None:
-        # Until it is reaped, nobody else can have its number, nor can another group.
+    def _reap_process(self, polls: int) -> None:
+        # Until it is reaped, no other process or group can have its pid.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._loop.remove_reader(self._pidfd)
         try:
             result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
-            if looks and self._is_alive():  # its parent before us is about to end
-                self._loop.call_later(_POLL_SECONDS, self._reap_process, looks - 1)
+            if polls and self._is_alive():  # its first parent is about to end
+                self._loop.call_later(_POLL_SECONDS, self._reap_process, polls - 1)
                 return
             code = None
         else:
             if result is None:
-                self._loop.add_reader(self._pidfd, self._reap_process, looks)
+                self._loop.add_reader(self._pidfd, self._reap_process, polls)
                 return
             code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         os.close(self._pidfd)
         self._set_exit(code)
 
     def _is_alive(self) -> bool:
-        """False if another reaped it: with the group of the pilot, in which it was born."""
+        """False if the pilot, in whose group it was forked, was reaped together with it."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -147,27 +143,27 @@ class ChildProcess:
         self.exit.set_result(code)
         self._reap_group(_MOST_POLLS)
 
-    def _reap_group(self, looks: int) -> None:
-        """Reap what is left of the group: orphans come to us."""
+    def _reap_group(self, polls: int) -> None:
+        """Reap the rest of its group: orphans become our children."""
         try:
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            looks = 0
-        if looks:
-            self._loop.call_later(_POLL_SECONDS, self._reap_group, looks - 1)
+            polls = 0
+        if polls:
+            self._loop.call_later(_POLL_SECONDS, self._reap_group, polls - 1)
         else:
             self._group_gone.set_result(None)
 
 
 class OrphanReaper:
-    """Orphans that came to us, have ended, and that nobody waits for."""
+    """Reaps orphans that became our children, have ended, and that nobody waits for."""
 
     def __init__(self) -> None:
         self._ended_before: frozenset[int] = frozenset()
 
     def reap(self) -> None:
-        """Reap those that had ended when this was last called; who waits for a child does it sooner."""
+        """Reap those that had ended at the last call already; whoever waits for a child reaps it sooner."""
         ended = frozenset(_list_zombies())
         for pid in ended & self._ended_before:
             with contextlib.suppress(ChildProcessError):
@@ -188,7 +184,7 @@ def spawn_child(
 ) -> ChildProcess:
     """Start a program in a session of its own; raises OSError. Blocks for about a millisecond.
 
-    To be called in the main thread: on Linux a child may be tied to the life of the thread that made it.
+    To be called in the main thread: on Linux a child can be tied to the life of the thread that made it.
     """
     started = subprocess.Popen(
         arguments,
@@ -201,16 +197,16 @@ def spawn_child(
     )
     try:
         return ChildProcess(started.pid, started)
-    except OSError:  # no descriptor is left to watch it with
+    except OSError:  # no descriptor is left for its pidfd
         started.kill()
         started.wait()
         raise
 
 
 def describe_exit(code: int | None, tail: Sequence[str]) -> str:
-    """How a process ended that nobody had asked to, in words, with its last lines of output."""
+    """How a process ended that nobody had asked to end, with its last lines of output."""
     if code is None:
-        how = "ended, nobody knows how."
+        how = "ended with an unknown status."
     elif code == -signal.SIGKILL:
         how = "was killed from outside (signal SIGKILL); it may have run out of memory."
     elif code < 0:

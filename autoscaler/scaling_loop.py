@@ -1,7 +1,7 @@
-"""The autoscaler: sees what each version has and is asked for, decides, and has the pool do it.
+"""The autoscaler: observes each version, decides how many nodes it should have, and has the pool scale it.
 
-The decisions are made in `decision.py`; here is what they are made from, and what becomes of them. Versions
-that sleep cost nothing: only those that have nodes, requests or a lower bound are looked at.
+The decisions are made in `decision.py`. Versions that sleep cost nothing: only those that have nodes,
+requests or a lower bound take part in a tick.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from autoscaler.version_scaler import VersionScaler
 
 logger = logging.getLogger(__name__)
 
-# Seconds after which the autoscaler is in trouble if it has not decided.
+# Seconds without a decision after which the autoscaler is in trouble.
 _TICK_DEADLINE = 10.0
-# The name of what keeps nodes of all versions from starting.
+# The name of the trouble that keeps nodes of all versions from starting.
 _STARTS_TROUBLE = "starts of nodes"
 
 
 class Autoscaler:
-    """One per gateway. It decides from `start` on; every method is called on the event loop.
+    """Decides from `start` on; one per gateway. Every method is called on the event loop.
 
-    `tick` is the time between two looks in seconds. `free_memory` tells the bytes that are free on the
-    machine, `memory_bytes` how many nodes may take in all (0: what is free). `on_trouble` is called with a
-    version's key and why its nodes cannot be started, "" once one could.
+    `tick` is the time between two rounds in seconds. `free_memory` returns the bytes that are free on the
+    machine; nodes may take `memory_bytes` in all (0: what is free). `on_trouble` is called with a version's
+    key and why its nodes cannot be started, "" once one could.
     """
 
     def __init__(
@@ -72,102 +72,101 @@ class Autoscaler:
         self._postponed: set[str] = set()
         self._activity = asyncio.Event()
 
-    # ---- which versions there are
+    # ---- versions
 
     def track_version(
         self, spec: NodeSpec, scaling: ScalingSpec, *, memory: int, start_seconds: float | None
     ) -> None:
         """Scale a version from now on, or by other rules than before.
 
-        `memory` is what a node of it takes, in bytes, and `start_seconds` how long one takes to start, as
-        far as is known.
+        `memory` is what a node of it takes, in bytes, and `start_seconds` how long one takes to start, as far
+        as is known.
         """
-        tracked = self._versions.get(spec.key)
-        if tracked is None:
+        scaler = self._versions.get(spec.key)
+        if scaler is None:
             meter = self._activator.meter_of(spec)
-            tracked = VersionScaler(spec, scaling, meter, self._started, memory=memory)
+            scaler = VersionScaler(spec, scaling, meter, self._started, memory=memory)
             if start_seconds is not None:
-                tracked.starts.append((True, start_seconds))
-            self._versions[spec.key] = tracked
-        tracked.spec, tracked.scaling = spec, scaling
-        if tracked.floor or self._pool.nodes(spec.key):
+                scaler.starts.append((True, start_seconds))
+            self._versions[spec.key] = scaler
+        scaler.spec, scaler.scaling = spec, scaling
+        if scaler.floor or self._pool.nodes(spec.key):
             self._activate(spec.key)
 
     async def forget_version(self, key: str) -> None:
-        """Stop a version's nodes; whoever waits for one is told so. Requests inside nodes finish."""
+        """Drain a version's nodes; requests that wait for one fail, requests inside nodes finish."""
         self._activator.retire_version(key)
-        tracked = self._versions.pop(key, None)
+        scaler = self._versions.pop(key, None)
         self._awake.pop(key, None)
         if key in self._scaling:
             await asyncio.wait([self._scaling[key]])
         nodes = self._pool.nodes(key)
-        if tracked is not None:
-            await self._pool.scale(tracked.spec, 0)
+        if scaler is not None:
+            await self._pool.scale(scaler.spec, 0)
         for node in nodes:
             await node.gone.wait()
 
     def recently_active(self) -> set[str]:
-        """The versions that may have been used since this was called last: all others slept."""
+        """The versions that may have been used since the last call: all others slept."""
         found, self._recently_active = self._recently_active, set(self._awake)
         return found
 
     @property
     def versions(self) -> Mapping[str, VersionScaler]:
-        """What is known of each version, by key."""
         return self._versions
 
-    # ---- what happens
+    # ---- events
 
     def wake(self, spec: NodeSpec) -> StartEstimate:
-        """See `Waker`."""
+        """Implements `Waker`."""
         now = self._clock()
-        tracked = self._versions.get(spec.key)
-        if tracked is None:
+        scaler = self._versions.get(spec.key)
+        if scaler is None:
             raise StartFailedError("The version is not served.")
         self._recently_active.add(spec.key)
-        failures, nodes = tracked.failures, _live_nodes(self._pool.nodes(spec.key))
+        failures, nodes = scaler.failures, _live_nodes(self._pool.nodes(spec.key))
         if failures.permanent and failures.is_blocked(now) and not nodes:
             raise StartFailedError(failures.reason, failures.retry_delay(now))
         self._activate(spec.key)
-        tracked.wake_requested = True  # even if the request goes away at once: the next one comes
+        scaler.wake_requested = True  # even if the request is refused at once: the next one comes
         if spec.key in self._scaling:
             self._postponed.add(spec.key)
-        elif not nodes and not tracked.shortage_reason and not failures.is_blocked(now):
-            # In this very turn of the event loop: nothing is quicker than a wake-up. Where nothing can be
-            # started, not for each of a thousand requests: the next tick looks again.
+        elif not nodes and not scaler.shortage_reason and not failures.is_blocked(now):
+            # In this iteration of the event loop, for the shortest wake-up. Where nothing can be started, not
+            # for each of a thousand requests: the next tick tries again.
             self.reconcile(spec.key)
-        return tracked.estimate_start(nodes, self._pool.can_fork(spec), now)
+        return scaler.estimate_start(nodes, self._pool.can_fork(spec), now)
 
     def on_refused(self, key: str, error: NodeError) -> None:
-        """See `Waker`."""
-        tracked = self._versions.get(key)
-        if tracked is not None:
-            tracked.record_refusal(f"{type(error).__name__}: {error}")
+        """Implements `Waker`."""
+        scaler = self._versions.get(key)
+        if scaler is not None:
+            scaler.record_refusal(f"{type(error).__name__}: {error}")
 
     def on_node_changed(self, node: Node) -> None:
-        """A pool's listener; to be told after the activator."""
-        tracked = self._versions.get(node.key)
-        if node.state is NodeState.READY and tracked is not None:
-            tracked.record_ready(node)
+        """Implements `NodeListener`; to be called after the activator."""
+        scaler = self._versions.get(node.key)
+        if node.state is NodeState.READY and scaler is not None:
+            scaler.record_ready(node)
             self._supervisor.clear_trouble(_STARTS_TROUBLE)
             self._on_trouble(node.key, "")
         elif node.state is NodeState.GONE:
-            if tracked is not None:
-                self._on_node_gone(tracked, node, self._clock())
-            # Its place, or its memory, may be what somebody waits for, be it of a version that was deleted.
+            if scaler is not None:
+                self._on_node_gone(scaler, node, self._clock())
+            # Another version may wait for its memory, also when its own version was deleted.
             asyncio.get_running_loop().call_soon(self.reconcile, node.key)
 
-    def _on_node_gone(self, tracked: VersionScaler, node: Node, now: float) -> None:
-        tracked.record_end(node, now)
+    def _on_node_gone(self, scaler: VersionScaler, node: Node, now: float) -> None:
+        scaler.record_end(node, now)
         if node.crashed:
             if node.starved:
                 self._supervisor.report_trouble(_STARTS_TROUBLE, f"No node can be started: {node.reason}")
-            tracked.record_crash(node, now)
-            self._fail_waiting_if_permanent(tracked, now)
+            scaler.record_crash(node, now)
+            self._fail_waiting_if_permanent(scaler, now)
 
-    def _fail_waiting_if_permanent(self, tracked: VersionScaler, now: float) -> None:
-        """Tell the owner, once trying again at once has not helped, and those who wait if no node is left."""
-        failures, key = tracked.failures, tracked.spec.key
+    def _fail_waiting_if_permanent(self, scaler: VersionScaler, now: float) -> None:
+        """Report repeated start failures, and fail the waiting requests if no node is left."""
+        failures, key = scaler.failures, scaler.spec.key
         if failures.permanent:
             if not _live_nodes(self._pool.nodes(key)):
                 self._activator.fail_waiting(
@@ -175,11 +174,11 @@ class Autoscaler:
                 )
             self._on_trouble(key, failures.reason)
 
-    # ---- looking, deciding, acting
+    # ---- decisions
 
     def start(self) -> BackgroundLoop:
-        """Look at every version that is awake, once a tick, from now on."""
-        self._last_tick_at = self._clock() - self._tick  # now is the first time
+        """Start the background loop that decides for every awake version once a tick."""
+        self._last_tick_at = self._clock() - self._tick  # the first round is now
         return self._supervisor.start_loop(
             "autoscaler", self._next_tick, self._reconcile_awake, within=_TICK_DEADLINE
         )
@@ -195,10 +194,9 @@ class Autoscaler:
         self._reconcile_versions(list(self._awake))
 
     def reconcile(self, key: str | None = None) -> None:
-        """Decide for all versions that are awake, or for one and those that wait for room; have it done.
+        """Decide for all awake versions, or for one and those that wait for room, and scale them.
 
-        Never raises: neither a request nor a node must suffer from what goes wrong here. The next tick looks
-        again.
+        Never raises: an error here must not fail a request or a node. The next tick tries again.
         """
         try:
             short = [name for name in self._awake if self._versions[name].shortage_reason]
@@ -210,24 +208,24 @@ class Autoscaler:
         now = self._clock()
         decisions: dict[str, Decision] = {}
         for key in dict.fromkeys(keys):
-            tracked = self._versions.get(key)
+            scaler = self._versions.get(key)
             if key in self._scaling:
-                self._postponed.add(key)  # it is looked at when that is done
-            elif tracked is not None:
-                decisions[key] = self._decide_version(tracked, now)
+                self._postponed.add(key)  # it is decided again when that is done
+            elif scaler is not None:
+                decisions[key] = self._decide_version(scaler, now)
         for key, grant in self._grant_nodes(decisions).items():
             self._apply_grant(key, decisions.get(key), grant)
 
-    def _decide_version(self, tracked: VersionScaler, now: float) -> Decision:
-        nodes = self._pool.nodes(tracked.spec.key)
-        tracked.forget_failures_if_stable(nodes, now)
-        observation = tracked.observe(nodes, self._pool.cpu_seconds, now)
-        decision = decide_node_count(tracked.scaling, observation, tracked.state, now)
-        tracked.state = decision.state
-        return _limit_after_failures(decision, tracked, _live_nodes(nodes), now)
+    def _decide_version(self, scaler: VersionScaler, now: float) -> Decision:
+        nodes = self._pool.nodes(scaler.spec.key)
+        scaler.forget_failures_if_stable(nodes, now)
+        observation = scaler.observe(nodes, self._pool.cpu_seconds, now)
+        decision = decide_node_count(scaler.scaling, observation, scaler.state, now)
+        scaler.state = decision.state
+        return _limit_after_failures(decision, scaler, _live_nodes(nodes), now)
 
     def _grant_nodes(self, decisions: Mapping[str, Decision]) -> Mapping[str, Grant]:
-        """What can be had of what is wanted; memory is looked at only when somebody wants to grow."""
+        """What can be granted of what is wanted; free memory is read only when a version wants to grow."""
         demands = [
             self._demand_of(self._versions[key], decision.nodes) for key, decision in decisions.items()
         ]
@@ -236,31 +234,31 @@ class Autoscaler:
         others = [self._demand_of(self._versions[key], None) for key in self._awake if key not in decisions]
         return allocate_nodes([*demands, *others], self._free_capacity([*demands, *others]))
 
-    def _demand_of(self, tracked: VersionScaler, wanted: int | None) -> Demand:
-        nodes = _live_nodes(self._pool.nodes(tracked.spec.key))
-        needs = tracked.memory_per_node(nodes)
+    def _demand_of(self, scaler: VersionScaler, wanted: int | None) -> Demand:
+        nodes = _live_nodes(self._pool.nodes(scaler.spec.key))
+        needs = scaler.memory_per_node(nodes)
         return Demand(
-            key=tracked.spec.key,
-            title=tracked.spec.title,
+            key=scaler.spec.key,
+            title=scaler.spec.title,
             wanted=len(nodes) if wanted is None else wanted,
             nodes=len(nodes),
             memory=int(needs * RESERVE),
             releases=needs,
-            floor=tracked.floor,
-            # Of what is just being scaled nothing is taken away, or two would scale it at the same time.
-            busy=tracked.meter.level > 0
-            or tracked.spec.key in self._scaling
+            floor=scaler.floor,
+            # A version that is being scaled is not evicted: it would be scaled twice at the same time.
+            busy=scaler.meter.level > 0
+            or scaler.spec.key in self._scaling
             or any(node.state is NodeState.STARTING for node in nodes),
-            idle_since=tracked.idle_since(nodes),
+            idle_since=scaler.idle_since(nodes),
         )
 
     def _free_capacity(self, demands: Iterable[Demand]) -> Capacity:
-        """Free memory, less what nodes that are still loading, or about to start, will take of it."""
+        """Free memory, less what nodes that are loading, or about to start, will take of it."""
         taken = loading = returning = 0
         for demand in demands:
-            nodes, tracked = self._pool.nodes(demand.key), self._versions[demand.key]
-            needs = tracked.memory_per_node(nodes)
-            ordered = tracked.desired - demand.nodes if demand.key in self._scaling else 0
+            nodes, scaler = self._pool.nodes(demand.key), self._versions[demand.key]
+            needs = scaler.memory_per_node(nodes)
+            ordered = scaler.desired - demand.nodes if demand.key in self._scaling else 0
             coming, going = max(0, ordered), max(0, -ordered)
             taken += needs * (len(nodes) + coming)
             loading += needs * (sum(node.state is NodeState.STARTING for node in nodes) + coming)
@@ -271,32 +269,32 @@ class Autoscaler:
         return Capacity(free=max(0, free), returning=returning)
 
     def _apply_grant(self, key: str, decision: Decision | None, grant: Grant) -> None:
-        tracked = self._versions[key]
+        scaler = self._versions[key]
         present = len(_live_nodes(self._pool.nodes(key)))
         if decision is None and grant.nodes == present:
-            return  # it was only asked what it can do without
+            return  # it took part only as a possible victim
         wanted, reason = (decision.nodes, decision.reason) if decision is not None else (0, "")
         reason = grant.reason or reason
-        # What was stopped for another version is not short of anything.
+        # A version that was stopped for another one has no shortage.
         short = present <= grant.nodes < wanted
-        if tracked.record_decision(grant.nodes, reason, present, short=short):
-            logger.info("%s: %s", tracked.spec.title, reason)
+        if scaler.record_decision(grant.nodes, reason, present, short=short):
+            logger.info("%s: %s", scaler.spec.title, reason)
         if grant.nodes != present:
-            self._scale_pool(tracked, grant.nodes)
-        elif tracked.floor or tracked.meter.level or self._pool.nodes(key):
+            self._scale_pool(scaler, grant.nodes)
+        elif scaler.floor or scaler.meter.level or self._pool.nodes(key):
             self._activate(key)
         else:
             self._awake.pop(key, None)
 
-    def _scale_pool(self, tracked: VersionScaler, count: int) -> None:
-        self._activate(tracked.spec.key)
-        key = tracked.spec.key
+    def _scale_pool(self, scaler: VersionScaler, count: int) -> None:
+        self._activate(scaler.spec.key)
+        key = scaler.spec.key
 
         async def scale_pool() -> None:
             try:
-                await self._pool.scale(tracked.spec, count)
+                await self._pool.scale(scaler.spec, count)
             except Exception as error:
-                logger.exception("%s: cannot be scaled to %d nodes", tracked.spec.title, count)
+                logger.exception("%s: cannot be scaled to %d nodes", scaler.spec.title, count)
                 if count > len(_live_nodes(self._pool.nodes(key))):
                     now, reason, starved = (
                         self._clock(),
@@ -305,8 +303,8 @@ class Autoscaler:
                     )
                     if starved:
                         self._supervisor.report_trouble(_STARTS_TROUBLE, f"No node can be started: {reason}")
-                    tracked.record_start_failure(reason, now, starved=starved)
-                    self._fail_waiting_if_permanent(tracked, now)
+                    scaler.record_start_failure(reason, now, starved=starved)
+                    self._fail_waiting_if_permanent(scaler, now)
 
         def on_scaled(_: asyncio.Task[None]) -> None:
             del self._scaling[key]
@@ -314,31 +312,31 @@ class Autoscaler:
                 self._postponed.discard(key)
                 self.reconcile(key)
 
-        task = self._supervisor.start_task("scaling", scale_pool(), title=tracked.spec.title)
+        task = self._supervisor.start_task("scaling", scale_pool(), title=scaler.spec.title)
         self._scaling[key] = task
         task.add_done_callback(on_scaled)
 
     def _activate(self, key: str) -> None:
-        """Look at a version at every tick from now on."""
+        """Include a version in every tick from now on."""
         self._awake[key] = None
         self._recently_active.add(key)
         self._activity.set()
 
 
 def _limit_after_failures(
-    decision: Decision, tracked: VersionScaler, living: Sequence[Node], now: float
+    decision: Decision, scaler: VersionScaler, live: Sequence[Node], now: float
 ) -> Decision:
-    """What may be done of a decision: after failed starts nothing too early, and one node at a time."""
-    failures = tracked.failures
-    if not (failures.count or failures.shortage) or decision.nodes <= len(living):
+    """Limit growth after failed starts: not before the backoff ends, and one node at a time."""
+    failures = scaler.failures
+    if not (failures.count or failures.shortage) or decision.nodes <= len(live):
         return decision
     blocked = failures.is_blocked(now)
-    one_more = not blocked and all(node.state is NodeState.READY for node in living)
+    one_more = not blocked and all(node.state is NodeState.READY for node in live)
     why = failures.shortage or failures.reason
     reason = f"{why} Tried again {'later' if blocked else 'with one node first'}."
-    return dataclasses.replace(decision, nodes=len(living) + one_more, reason=reason)
+    return dataclasses.replace(decision, nodes=len(live) + one_more, reason=reason)
 
 
 def _live_nodes(nodes: Sequence[Node]) -> list[Node]:
-    """Those that are there or on their way."""
+    """Those that are starting or ready."""
     return [node for node in nodes if node.state in (NodeState.STARTING, NodeState.READY)]

@@ -1,7 +1,7 @@
-"""The board of a node: memory that it shares with the server, a byte for each request that may be inside.
+"""Memory that a node shares with the server: a mark for each request that may be inside, and counters.
 
-Once the node is dead it still tells what the node was doing; see `autoscaler.pools.Mark`. Behind the marks
-there may be room for notes: what nodes of that kind count, for whoever made the spec to read.
+Once the node is dead the marks still show what it was doing; see `autoscaler.pools.Mark`. The meaning of the
+counters is up to the maker of the node's spec.
 """
 
 from __future__ import annotations
@@ -13,44 +13,43 @@ from typing import cast
 
 from autoscaler import linux
 
-# Where notes begin: so that they can be integers, which are written in one piece.
+# The alignment of the counters: so that they can be integers, which are written atomically.
 _ALIGNMENT = 8
 
 
 class SharedRegion:
     """The server's end: `marks` are the bytes of requests, `fileno()` is what the node attaches to."""
 
-    def __init__(self, size: int, notes: int = 0) -> None:
+    def __init__(self, size: int, counter_bytes: int = 0) -> None:
         self._fd = linux.create_anonymous_file()
         try:
-            whole = counters_offset(size) + notes if notes else size
+            whole = counters_offset(size) + counter_bytes if counter_bytes else size
             os.ftruncate(self._fd, whole)
             self._map = mmap.mmap(self._fd, whole)
             self._whole = memoryview(self._map)
             self._marks = self._whole[:size]
-            self._notes = self._whole[whole - notes :]
+            self._counters = self._whole[whole - counter_bytes :]
         except BaseException:
             os.close(self._fd)
             raise
 
     def fileno(self) -> int:
-        """The descriptor to hand to the node."""
         return self._fd
 
     @property
     def marks(self) -> MutableSequence[int]:
-        """The bytes as they are now and will be."""
+        """A live view of the marks."""
         return _as_sequence(self._marks)
 
     @property
     def counters(self) -> memoryview:
-        """What the node notes, as it is now and will be."""
-        return self._notes
+        """A live view of the node's counters."""
+        return self._counters
 
     def close(self) -> tuple[bytearray, memoryview]:
-        """Let go of the memory; returns the marks and the notes as they were last."""
-        last = bytearray(self._marks), memoryview(bytes(self._notes))
-        for view in (self._marks, self._notes, self._whole):
+        """Unmap the memory; returns the last values of marks and counters."""
+        last = bytearray(self._marks), memoryview(bytes(self._counters))
+        for view in (self._marks, self._counters, self._whole):
             view.release()
         self._map.close()
         os.close(self._fd)
@@ -58,12 +57,12 @@ class SharedRegion:
 
 
 def counters_offset(size: int) -> int:
-    """Where the notes begin behind that many marks."""
+    """The offset of the counters behind that many marks."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def attach_region(fd: int) -> MutableSequence[int]:
-    """The node's end, the notes included; takes the descriptor."""
+    """The node's view, counters included; closes the descriptor."""
     size = os.fstat(fd).st_size
     try:
         return _as_sequence(memoryview(mmap.mmap(fd, size)))
@@ -72,5 +71,5 @@ def attach_region(fd: int) -> MutableSequence[int]:
 
 
 def _as_sequence(view: memoryview) -> MutableSequence[int]:
-    """A view can do all that is needed of one, and has a fixed length as it should."""
+    """A memoryview has all the methods that are needed, and a fixed length."""
     return cast(MutableSequence[int], view)

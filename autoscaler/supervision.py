@@ -1,7 +1,7 @@
-"""The one way to do something in the background: named, guarded, counted, and known to be alive.
+"""Background loops and tasks: named, their errors logged and counted, their health known.
 
 An error ends neither a loop nor the program: it is logged and counted, and the loop goes on with its next
-round. A loop that ends although nobody has asked it to is told to `on_death`, which is to end the program.
+round. When a loop ends although it was not stopped, `on_death` is called, which must end the program.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Round = Callable[[], Awaitable[object]]
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
 # Seconds in which errors of one name are logged once, and counted otherwise.
 _LOG_INTERVAL = 60.0
-# Seconds for which trouble is told that nobody has noted again: what is in trouble is tried more often.
+# Seconds that trouble lasts after its last report: what is in trouble is tried more often.
 _TROUBLE_SECONDS = 5.0
-# Seconds that a round under way is given when its loop is to stop.
+# Seconds that a running round is given when its loop is to stop.
 _STOP_WITHIN = 30.0
 
 
@@ -33,7 +33,7 @@ def _ignore_death(_: str) -> None:
 
 
 class BackgroundLoop:
-    """Does `work` whenever `wait` returns. To be had from `Supervisor.start_loop`."""
+    """Runs `work` whenever `wait` returns. Made by `Supervisor.start_loop`."""
 
     def __init__(self, supervisor: Supervisor, name: str, wait: Round, work: Round, within: float) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class BackgroundLoop:
         self._task.add_done_callback(self._on_task_done)
 
     def describe_trouble(self) -> str:
-        """Why the program should not be trusted with work because of this loop; "" while all is well."""
+        """Why the program is not ready for work because of this loop; "" while it runs well."""
         if self._stopping:
             return ""
         if self._task.done():
@@ -61,7 +61,7 @@ class BackgroundLoop:
         return f"The background loop {self.name!r} has completed no round for {late:.0f} s; {why}."
 
     async def stop(self, within: float = _STOP_WITHIN) -> None:
-        """Let a round under way finish, for so many seconds, and begin no other."""
+        """Let the current round finish, for `within` seconds at most, and begin no other."""
         self._stopping = True
         if not self._working:
             self._task.cancel()
@@ -109,9 +109,9 @@ class BackgroundLoop:
 
 
 class Supervisor:
-    """All that a program does in the background. Use as an async context manager, on one event loop.
+    """All background loops and tasks of a program. Use as an async context manager, on one event loop.
 
-    `on_death` is told why the program cannot go on.
+    `on_death` is called with the reason why the program cannot go on.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Supervisor:
         self._troubles: dict[str, tuple[float, str]] = {}  # until when, and what
 
     async def __aenter__(self) -> Supervisor:
-        """Take over what callbacks raise, too: it is counted like all else."""
+        """Set the event loop's exception handler: errors of callbacks are counted like all others."""
         asyncio.get_running_loop().set_exception_handler(self._handle_callback_error)
         return self
 
@@ -144,12 +144,11 @@ class Supervisor:
 
     @property
     def loops(self) -> Mapping[str, BackgroundLoop]:
-        """Those that were started, by name."""
         return self._loops
 
     @property
     def tasks(self) -> Set[asyncio.Task[Any]]:
-        """Those that were started and have not ended."""
+        """The tasks that have not ended."""
         return self._tasks
 
     @property
@@ -158,30 +157,28 @@ class Supervisor:
         return {**dict.fromkeys(self._loops, 0), **self._errors}
 
     def list_troubles(self) -> list[str]:
-        """Why the program should not be trusted with work; nothing while all is well."""
+        """Why the program is not ready for work; empty while all is well."""
         now = self.clock()
         noted = [trouble for until, trouble in self._troubles.values() if now < until]
         return [trouble for loop in self._loops.values() if (trouble := loop.describe_trouble())] + noted
 
     def report_trouble(self, name: str, trouble: str) -> None:
-        """Something does not work, until that is cleared, or not noted again for some seconds."""
+        """Report trouble, which lasts until it is cleared, or for some seconds after the last report."""
         self._troubles[name] = self.clock() + _TROUBLE_SECONDS, trouble
 
     def clear_trouble(self, name: str) -> None:
-        """It works again."""
         self._troubles.pop(name, None)
 
     def start_loop(self, name: str, wait: Round, work: Round, *, within: float) -> BackgroundLoop:
-        """Do `work` whenever `wait` returns, until the loop is stopped.
+        """Run `work` whenever `wait` returns, until the loop is stopped.
 
-        `within` is how many seconds after `wait` has returned the work may be done at the latest, tried again
-        where it fails; if it is not, the loop is in trouble.
+        The loop is in trouble when `work` has not succeeded `within` so many seconds after `wait` returned.
         """
         loop = self._loops[name] = BackgroundLoop(self, name, wait, work, within)
         return loop
 
     def start_task(self, kind: str, work: Coroutine[Any, Any, T], *, title: str = "") -> asyncio.Task[T]:
-        """Do something once. `kind` is what its errors are counted by, `title` what it is about."""
+        """Run a coroutine once. `kind` is what its errors are counted by, `title` what it is about."""
         name = f"{kind} {title}" if title else kind
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
@@ -218,7 +215,7 @@ class Supervisor:
         self._muted[name] = now + _LOG_INTERVAL, self._errors[name]
 
     def report_death(self, what: str, task: asyncio.Task[Any]) -> None:
-        """Tell that the program cannot go on, because of a task that has ended."""
+        """Report that the program cannot go on, because of a task that has ended."""
         error = None if task.cancelled() else task.exception()
         how = f"ended unexpectedly: {describe_error(error) if error else 'it was cancelled or returned'}"
         if error is not None:
@@ -234,6 +231,5 @@ class Supervisor:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

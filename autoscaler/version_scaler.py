@@ -1,4 +1,4 @@
-"""What the autoscaler keeps of one version between two looks: its load, its nodes' starts, its story."""
+"""The autoscaler's state of one version: its load, the starts of its nodes, its events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autoscaler.decision import Observation, ScalingSpec, ScalingState
 from autoscaler.moving_average import ConcurrencyMeter, CounterHistory
 from autoscaler.pools import Node, NodeSpec, NodeState
 
-# Crashes at start in a row after which waiting requests are told; until then they are worth another try.
+# Crashes at start in a row after which waiting requests fail; until then nodes are started again.
 _MOST_TRIES = 3
 _FIRST_DELAY, _LONGEST_DELAY, _MOST_DOUBLINGS = 1.0, 60.0, 10
-# Seconds until the next try where the machine was short of something: that may be over any moment.
+# Seconds until the next try where the machine was short of a resource.
 _SHORTAGE_DELAY = 1.0
-# A node that dies sooner than this after it was ready, and unused, counts as one that could not start.
+# Seconds. A node that dies sooner after it was ready, and unused, counts as one that could not start.
 _MIN_LIFE_SECONDS = 10.0
 # Lists: an empty deque takes ten times the memory, and most versions sleep.
 _KEPT_EVENTS, _KEPT_STARTS = 50, 8
@@ -25,7 +25,7 @@ _KEPT_EVENTS, _KEPT_STARTS = 50, 8
 
 @dataclass(frozen=True, slots=True)
 class ScalingEvent:
-    """Something worth telling of a version: `at` in seconds since the epoch, nodes wanted, why."""
+    """A scaling decision or failure: `at` in seconds since the epoch, nodes wanted, why."""
 
     at: float
     nodes: int
@@ -34,7 +34,7 @@ class ScalingEvent:
 
 @dataclass(slots=True)
 class Refusal:
-    """Requests that were not served for the same reason: when last, how many, why."""
+    """Requests refused for the same reason: when last, how many, why."""
 
     at: float
     count: int
@@ -43,10 +43,10 @@ class Refusal:
 
 @dataclass(slots=True)
 class StartFailures:
-    """Nodes that could not start, in a row; the more, the longer until the next try.
+    """Consecutive failed starts of nodes; the more, the longer until the next try.
 
-    `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock. `shortage` is
-    what the machine was short of at the last try: that counts as no failure.
+    `permanent` once requests should not wait any more; `next_try` is on the autoscaler's clock. `shortage` is
+    what the machine was short of at the last try, which counts as no failure.
     """
 
     count: int = 0
@@ -56,7 +56,7 @@ class StartFailures:
     shortage: str = ""
 
     def add(self, reason: str, now: float, *, permanent: bool = False) -> None:
-        """One more. The first crash is tried again at once: it may have been somebody's `kill`."""
+        """Count a failure. The first crash is tried again at once: it may have been an operator's `kill`."""
         self.count += 1
         self.reason, self.shortage = reason, ""
         self.permanent = permanent or self.count >= _MOST_TRIES
@@ -64,7 +64,7 @@ class StartFailures:
         self.next_try = now + (min(_FIRST_DELAY * 2 ** (delays - 1), _LONGEST_DELAY) if delays else 0.0)
 
     def add_shortage(self, reason: str, now: float) -> None:
-        """The machine was short of something: those who wait go on waiting, and it is tried again soon."""
+        """The machine was short of a resource: waiting requests go on waiting, and the next try is soon."""
         self.shortage = reason
         self.next_try = max(self.next_try, now + _SHORTAGE_DELAY)
 
@@ -73,22 +73,19 @@ class StartFailures:
         self.permanent, self.next_try, self.shortage = False, 0.0, ""
 
     def is_blocked(self, now: float) -> bool:
-        """Whether it is too early for the next try."""
         return now < self.next_try
 
     def retry_delay(self, now: float) -> float:
-        """Seconds until the next try."""
         return max(0.0, self.next_try - now)
 
 
 @dataclass(slots=True, eq=False)
 class VersionScaler:
-    """One version. Times are on the autoscaler's clock, in seconds; memory in bytes.
+    """The scaling state of one version. Times are on the autoscaler's clock, in seconds; memory in bytes.
 
-    `since` is the autoscaler's start, `memory` what one node takes as far as is known, `lost` how many
-    ready nodes have crashed and are to be replaced, `asked` whether a request asked for a node since the last
-    look, `short` why fewer nodes were granted than wanted, `hung` how many nodes
-    were killed because they hung.
+    `since` is the autoscaler's start, `memory` what one node takes as far as is known. `crashed_nodes` ready
+    nodes have crashed and are to be replaced; `wake_requested`: a request needed a node since the last round.
+    `shortage_reason` is why fewer nodes were granted than wanted. `hung_nodes` were killed because they hung.
     """
 
     spec: NodeSpec
@@ -119,20 +116,20 @@ class VersionScaler:
         self._load_history = CounterHistory(self.since, self.scaling.stable_window)
         self._observed_at = self.since
 
-    # ---- seeing
+    # ---- observations
 
     @property
     def floor(self) -> int:
-        """Nodes that are there whatever the traffic."""
+        """The least number of nodes, whatever the traffic."""
         exact = self.scaling.exact_nodes
         return self.scaling.min_nodes if exact is None else exact
 
     def observe(
         self, nodes: Sequence[Node], cpu_seconds: Callable[[Node], float | None], now: float
     ) -> Observation:
-        """What `decide` is to know. Nodes that crashed count as starting: they are replaced.
+        """The input of `decide_node_count`. Nodes that crashed count as starting: they are replaced.
 
-        `cpu_seconds` tells what a node has computed since its start.
+        `cpu_seconds` returns the CPU time of a node since its start.
         """
         ready = sum(node.state is NodeState.READY for node in nodes)
         starting = sum(node.state is NodeState.STARTING for node in nodes) + self.crashed_nodes
@@ -160,7 +157,7 @@ class VersionScaler:
     def _cpu_share(
         self, nodes: Sequence[Node], cpu_seconds: Callable[[Node], float | None], now: float
     ) -> float | None:
-        """The part of a core that a ready node used on average, no longer back than the stable window."""
+        """The part of a core that a ready node used on average, over the stable window at most."""
         shares = []
         for node in nodes:
             used = cpu_seconds(node)
@@ -172,35 +169,34 @@ class VersionScaler:
         return sum(shares) / len(shares) if shares else None
 
     def idle_since(self, nodes: Sequence[Node]) -> float:
-        """Since when nothing has happened: no request ended, no node became ready, no autoscaler started."""
+        """The latest of: a request's end, a node's becoming ready, the autoscaler's start."""
         readied = (node.ready_at for node in nodes if node.ready_at is not None)
         return max(self.since, self.meter.last_end, *readied)
 
     def memory_per_node(self, nodes: Sequence[Node]) -> int:
-        """The memory that one node takes, as last measured."""
         measured = [node.memory.private for node in nodes if node.memory is not None]
         if measured:
             self.memory = max(measured)
         return self.memory
 
     def start_seconds(self, forked: bool) -> float | None:
-        """How long a node takes to start, forked or cold, going by the last ones; None when unknown."""
+        """The median of the last starts, forked or cold; None when unknown."""
         alike = self._similar_starts(forked)
         return statistics.median(alike) if alike else None
 
     def quickest_start(self, forked: bool) -> float | None:
-        """What the next start takes at least: others may have waited for a busy machine, or for a fault."""
+        """The shortest of the last starts: the others may have waited for a busy machine, or for a fault."""
         return min(self._similar_starts(forked), default=None)
 
     def _similar_starts(self, forked: bool) -> list[float]:
         return [seconds for how, seconds in self.starts if how == forked]
 
     def estimate_start(self, nodes: Sequence[Node], forks: bool, now: float) -> StartEstimate:
-        """What a request that finds no ready node can expect; `nodes` are there or starting."""
+        """The start time that a request without a ready node can expect; `nodes` are starting or ready."""
         if not nodes and (short := self.shortage_reason or self.failures.shortage):
             return StartEstimate(None, f"No node of {self.spec.title} can start now: {short.rstrip('.')}.")
         first = next((node for node in nodes if node.state is NodeState.STARTING), None)
-        # One without a process may wait for a pilot that is being lit.
+        # A node without a process may wait for a pilot that is starting.
         seconds = self.quickest_start(forks if first is None or first.pid is None else first.forked)
         if seconds is None:
             return StartEstimate(None, f"A node of {self.spec.title} is starting.")
@@ -211,24 +207,24 @@ class VersionScaler:
         return StartEstimate(max(0.0, left), f"A node of {self.spec.title} is starting; it {usual}.")
 
     def node_seconds(self, nodes: Sequence[Node], now: float) -> float:
-        """Seconds that nodes have lived, all together, from their start to their end."""
+        """The lifetimes of all nodes added up, from their start to their end."""
         return self._ended_seconds + sum(now - node.asked_at for node in nodes)
 
     @property
     def idle_seconds(self) -> float:
-        """The part of the node-seconds in which ready nodes had nothing to do, as seen at each look."""
+        """The part of the node-seconds in which ready nodes had no request, as seen at each round."""
         return self._idle_seconds
 
-    # ---- remembering
+    # ---- records
 
     def record_decision(self, nodes: int, reason: str, present: int, *, short: bool = False) -> bool:
-        """Keep what was decided while `present` nodes were there; tells whether it is news.
+        """Store a decision made while `present` nodes were there; returns whether it differs from the last.
 
         `short` says that it is less than was wanted, which `reason` explains.
         """
         if nodes and not present:
             self._wake_pending = True
-        # Free memory is another number every time: that alone is no news.
+        # Reasons that differ in the amount of free memory alone are no news.
         news = nodes != self.desired or short != bool(self.shortage_reason)
         self.desired, self.reason, self.shortage_reason = nodes, reason, reason if short else ""
         if news:
@@ -236,7 +232,6 @@ class VersionScaler:
         return news
 
     def record_ready(self, node: Node) -> None:
-        """A node became ready."""
         if node.ready_at is not None:
             self.starts.append((node.forked, node.ready_at - node.asked_at - node.once_seconds))
             del self.starts[:-_KEPT_STARTS]
@@ -244,7 +239,7 @@ class VersionScaler:
         self._end_wakeup("ready")
 
     def record_start_failure(self, reason: str, now: float, *, starved: bool) -> None:
-        """No process could be started; `starved` says that the machine was short of something."""
+        """No process could be started; `starved`: the machine was short of a resource."""
         self._add_event(self.desired, reason)
         if starved:
             self.failures.add_shortage(reason, now)
@@ -253,12 +248,10 @@ class VersionScaler:
         self._end_wakeup("failed")
 
     def record_end(self, node: Node, now: float) -> None:
-        """A node is gone, whyever."""
         self._ended_seconds += now - node.asked_at
         self._cpu_histories.pop(node.id, None)
 
     def record_crash(self, node: Node, now: float) -> None:
-        """A node is gone that nobody had asked to go."""
         self._add_event(self.desired, f"node {node.id} is lost: {node.reason}")
         self.hung_nodes += node.hung
         if node.starved:
@@ -273,7 +266,6 @@ class VersionScaler:
             self._end_wakeup("failed")
 
     def forget_failures_if_stable(self, nodes: Sequence[Node], now: float) -> None:
-        """Forget failures once a node has lasted."""
         if self.failures.count and any(
             node.state is NodeState.READY
             and node.ready_at is not None
@@ -283,7 +275,6 @@ class VersionScaler:
             self.failures = StartFailures()
 
     def record_refusal(self, reason: str) -> None:
-        """Note that a request was not served, and why."""
         last = self.refusals[-1] if self.refusals else None
         if last is not None and last.reason == reason:
             last.at, last.count = time.time(), last.count + 1

@@ -18,28 +18,28 @@ from serving.errors import InvalidArgument, ServingError
 
 logger = logging.getLogger("batch")
 
-# Online predictions go first.
+# Online predictions have priority.
 _NICE = 10
-# Seconds between two signs of life, whatever the job is at.
+# Seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0
 
 
 def main() -> None:
-    """Do what the Request on stdin says and report on stdout; exit code 1: another attempt may do better."""
-    # Beam's root logger warns of things that nobody can mend.
+    """Run the JobRequest on stdin and report on stdout; exit code 1: another attempt may succeed."""
+    # Beam's warnings are of no use to users of a job.
     logging.basicConfig(
         stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(levelname)s %(message)s"
     )
     for ours in ("batch", "serving"):
         logging.getLogger(ours).setLevel(logging.INFO)
     os.nice(_NICE)
-    # What a model's code prints must not stand among the reports.
+    # Output of a model's code must not mix with the reports.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    turn = threading.Lock()
+    write_lock = threading.Lock()
 
     def send_report(report: JobReport) -> None:
-        with turn:
+        with write_lock:
             os.write(out, msgspec.json.encode(report) + b"\n")
 
     threading.Thread(target=_send_heartbeats, args=(send_report,), name="beat", daemon=True).start()
@@ -55,22 +55,22 @@ def main() -> None:
         job.run_request(request, send_report)
         code = 0
     except Exception as error:
-        # An expected end needs no traceback.
+        # An expected failure needs no traceback.
         logger.error("the attempt failed: %s", error, exc_info=not isinstance(error, ServingError))
         code = 1
     logging.shutdown()
-    # Frameworks and Beam leave threads and destructors that can hang an interpreter's end.
+    # Threads and destructors of frameworks and Beam can hang the interpreter's exit.
     os._exit(code)
 
 
-def _send_heartbeats(say: job.SendReport) -> None:
+def _send_heartbeats(send_report: job.SendReport) -> None:
     while True:
         time.sleep(_HEARTBEAT_SECONDS)
-        say(JobReport())
+        send_report(JobReport())
 
 
 def _use_temp_folder(folder: Path) -> None:
-    """Have the temporary files of Beam, of models and of all workers where they go with the job."""
+    """Put the temporary files of Beam, of models and of all workers into a folder that goes with the job."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
 

@@ -1,4 +1,4 @@
-"""How many records may be bad before a job is stopped."""
+"""How many records may be rejected before a job stops."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from serving.errors import InvalidArgument
 
-# A share of fewer records than this says nothing while a job runs; at its end it always counts.
+# A share counts from this many records on while a job runs, and always at its end.
 _MIN_RECORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorLimit:
-    """At most `records` bad ones, or at most a `share` of all; None: no such limit."""
+    """At most `records` rejected records, or at most a `share` of all; None: no such limit."""
 
     records: int | None = None
     share: float | None = None
@@ -30,12 +30,12 @@ class ErrorLimit:
             share = -1.0
         if not 0 <= share <= 1:
             raise InvalidArgument(
-                f"{text!r} is no limit of errors: a number of records (100), or a share of them (10% or 0.1)."
+                f"{text!r} is not an error limit: a number of records (100), or a share of them (10% or 0.1)."
             )
         return cls(share=share)
 
     def explain_excess(self, predictions: int, errors: int, *, final: bool) -> str:
-        """Why a job with so many of each is to be stopped, "" if it is not."""
+        """Why a job with so many of each must stop, "" if it need not."""
         records = predictions + errors
         if self.records is not None and errors > self.records:
             return f"{errors} of {records} records failed; at most {self.records} may."

@@ -1,4 +1,4 @@
-"""Errors of ours on their way through Beam, which hands on nothing of an exception but its text."""
+"""Carry errors through Beam, which passes on nothing of an exception but its text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MARK = re.compile(r"pilotlight-failure:([A-Za-z0-9_=-]+):")
 
 
 class JobFailed(Exception):
-    """The job comes to no good end, and another attempt would not either; `failed` says why."""
+    """The job has failed, and another attempt would too; `failure` says why."""
 
     def __init__(self, failed: FailureStatus) -> None:
         super().__init__(failed.message)
@@ -24,12 +24,12 @@ class JobFailed(Exception):
 
 
 class StepFailed(Exception):
-    """A step of the pipeline cannot go on; its text carries the ServingError that says why."""
+    """A step of the pipeline has failed; its text carries the ServingError."""
 
 
 @contextmanager
 def carry_errors() -> Iterator[None]:
-    """Have a ServingError arrive at whoever runs the pipeline."""
+    """Encode a ServingError in the text of a StepFailed, from which `extract_failure` decodes it."""
     try:
         yield
     except ServingError as error:
@@ -40,7 +40,7 @@ def carry_errors() -> Iterator[None]:
 
 
 def extract_failure(text: str) -> FailureStatus | None:
-    """The error that the text of Beam's exception carries, if it was one of ours."""
+    """The error that the text of an exception of Beam carries, if it is one of ours."""
     found = _MARK.findall(text)
     # Ours is the last: a message before it may quote anything.
     return msgspec.json.decode(urlsafe_b64decode(found[-1]), type=FailureStatus) if found else None

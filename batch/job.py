@@ -42,51 +42,51 @@ logger = logging.getLogger(__name__)
 
 SendReport = Callable[[JobReport], None]
 
-# How long, in seconds, an attempt waits for the end of the one before.
+# Seconds that an attempt waits for the end of the previous one.
 _LOCK_SECONDS = 30.0
 _DATA_FORMATS = ("JSON", "TEXT", "TF_RECORD", "TF_RECORD_GZIP")
 _OUTPUT_FORMATS = ("JSON", "CSV")
-# So many of the distinct errors are named when a job fails for them.
+# How many of the most frequent errors a failure names.
 _MOST_NAMED = 3
 
 
-def run_request(request: JobRequest, say: SendReport) -> None:
-    """Do what is asked; the last thing said is how it ended. What it raises another attempt may mend."""
+def run_request(request: JobRequest, send_report: SendReport) -> None:
+    """Run one attempt; its last report says how it ended. Another attempt may recover from what it raises."""
     folders = LocalFolderPolicy(request.allowed_folders, request.refused_folders)
     files = FileStore(folders=folders)
     output = OutputFolder(files, request)
     with _hold_job_lock(Path(request.scratch_dir)):
         if request.clean:
             output.clean()
-            say(JobReport(done=JobOutcome(0, 0, 0.0, 0.0)))
+            send_report(JobReport(done=JobOutcome(0, 0, 0.0, 0.0)))
             return
         try:
-            say(JobAttempt(request, files, output, say).run())
+            send_report(JobAttempt(request, files, output, send_report).run())
         except (ServingError, JobFailed) as error:
             failed = (
                 error.failure if isinstance(error, JobFailed) else FailureStatus(error.status, error.message)
             )
             if failed.status == Unavailable.status:
                 raise
-            _report_failure(failed, output, say)
+            _report_failure(failed, output, send_report)
 
 
 class JobAttempt:
-    """The straight line of an attempt."""
-
-    def __init__(self, request: JobRequest, files: FileStore, output: OutputFolder, say: SendReport) -> None:
+    def __init__(
+        self, request: JobRequest, files: FileStore, output: OutputFolder, send_report: SendReport
+    ) -> None:
         self._request = request
         self._files = files
         self._output = output
-        self._send_report = say
+        self._send_report = send_report
         self._counts = JobCounts()
 
     def run(self) -> JobReport:
-        """Work, and return how it ended. Raises ServingError or JobFailed when there is nothing to keep."""
+        """Run the job, and return how it ended. Raises ServingError or JobFailed when no results are kept."""
         request = self._request
         self._send_report(JobReport(phase=JobPhase.PREPARING))
         limit = _validate_request(request)
-        # Before the input is looked for: of a job that is done it may be gone.
+        # Before the input is listed: that of a finished job may be deleted.
         if (earlier := self._output.find_earlier_end()) is not None:
             return earlier
         items = input_shards.find_inputs(self._files, request.input_paths)
@@ -95,14 +95,14 @@ class JobAttempt:
         workers = self._choose_workers(items)
         shards = input_shards.plan_shards(items, workers, request.data_format)
         logger.info("%d files, %d shards, %d workers", len(items), len(shards), workers)
-        took = self._run_pipeline(shards, sum(item.size for item in items), workers, limit)
-        return self._publish_results(len(shards), limit, took)
+        timing = self._run_pipeline(shards, sum(item.size for item in items), workers, limit)
+        return self._publish_results(len(shards), limit, timing)
 
     def _choose_workers(self, items: Sequence[FileInfo]) -> int:
         request = self._request
         if request.runner != EMBEDDED:
             return request.max_workers
-        # Beam takes seconds to import; what can be refused has been refused by now.
+        # After all checks: Beam takes seconds to import.
         from batch.beam import runners  # noqa: PLC0415
 
         return input_shards.choose_worker_count(
@@ -119,14 +119,14 @@ class JobAttempt:
 
         request = self._request
         is_embedded = request.runner == EMBEDDED
-        elsewhere = (
+        remote_runner = (
             None
             if is_embedded
             else runners.create_remote_runner(_build_runner_request(request, self._output.attempt_folder))
         )
-        is_here = elsewhere is None or elsewhere.in_process
-        meters = Path(request.scratch_dir, "meters")
-        shutil.rmtree(meters, ignore_errors=True)
+        is_here = remote_runner is None or remote_runner.in_process
+        progress = Path(request.scratch_dir, "meters")
+        shutil.rmtree(progress, ignore_errors=True)
         plan = PipelinePlan(
             files=self._files,
             shards=input_shards.sort_by_size(shards, request.data_format),
@@ -142,18 +142,18 @@ class JobAttempt:
             batch_size=request.batch_size,
             keys=request.keys,
             folder=self._output.attempt_folder,
-            progress_folder=str(meters) if is_embedded else "",
+            progress_folder=str(progress) if is_embedded else "",
             style=AnswerStyle(request.bare, request.long_decimals),
         )
-        wanted = execution.RunContext(limit, size, self._report_counts, self._abandon_job)
+        context = execution.RunContext(limit, size, self._report_counts, self._abandon_job)
         self._send_report(JobReport(phase=JobPhase.RUNNING))
-        if elsewhere is None:
-            return embedded.run_embedded(plan, workers, wanted)
+        if remote_runner is None:
+            return embedded.run_embedded(plan, workers, context)
         folder = Path(request.scratch_dir, "packages")
         packages = partial(staging.build_archives, request.model, folder, self._files.folders)
-        return remote.run_remote(plan, elsewhere, packages, wanted)
+        return remote.run_remote(plan, remote_runner, packages, context)
 
-    def _publish_results(self, count: int, limit: ErrorLimit, took: RunTiming) -> JobReport:
+    def _publish_results(self, count: int, limit: ErrorLimit, timing: RunTiming) -> JobReport:
         from batch.records import writers  # noqa: PLC0415
 
         self._send_report(JobReport(phase=JobPhase.PUBLISHING))
@@ -166,15 +166,15 @@ class JobAttempt:
         if reason := limit.explain_excess(predictions, errors, final=True):
             message = f"{reason} {_format_most_frequent(stats)}"
             raise JobFailed(FailureStatus("FAILED_PRECONDITION", message, predictions, errors))
-        said = JobReport(done=JobOutcome(predictions, errors, took.seconds, took.worker_seconds))
+        report = JobReport(done=JobOutcome(predictions, errors, timing.seconds, timing.worker_seconds))
         if not predictions:
             message = (
                 f"All {errors} records failed; prediction.errors-* in {self._request.output_path} names "
                 f"them. {_format_most_frequent(stats)}"
             )
-            said = JobReport(failed=FailureStatus("INVALID_ARGUMENT", message, 0, errors))
-        self._output.publish(shards, said)
-        return said
+            report = JobReport(failed=FailureStatus("INVALID_ARGUMENT", message, 0, errors))
+        self._output.publish(shards, report)
+        return report
 
     def _report_counts(self, counts: JobCounts) -> None:
         if counts != self._counts:
@@ -182,7 +182,7 @@ class JobAttempt:
             self._counts = counts
 
     def _abandon_job(self, failed: FailureStatus) -> NoReturn:
-        """End the job although its workers are in the middle of a call that they cannot be asked to leave."""
+        """End the process although workers are in the middle of a call, which cannot be interrupted."""
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -191,7 +191,7 @@ class JobAttempt:
 
 
 def _validate_request(request: JobRequest) -> ErrorLimit:
-    """The limit of errors, once everything in the request is something this program knows."""
+    """Check the request, and return its error limit."""
     for name, value, known in (
         ("dataFormat", request.data_format, _DATA_FORMATS),
         ("outputDataFormat", request.output_format, _OUTPUT_FORMATS),
@@ -220,7 +220,7 @@ def _build_runner_request(request: JobRequest, folder: str) -> RunnerRequest:
 
 
 def _reachable_model(model: ModelSource, *, here: bool) -> ModelSource:
-    """The model as workers find it: those on other machines know nothing of folders of this one.
+    """The model as workers find it: other machines do not have the folders of this one.
 
     Raises InvalidArgument if they cannot compute it.
     """
@@ -241,18 +241,18 @@ def _format_most_frequent(stats: Mapping[str, int]) -> str:
     return "Most frequent: " + "; ".join(named) if named else ""
 
 
-def _report_failure(failed: FailureStatus, output: OutputFolder, say: SendReport) -> None:
+def _report_failure(failed: FailureStatus, output: OutputFolder, send_report: SendReport) -> None:
     try:
         output.clean()
     except (ServingError, OSError) as error:
-        # Whatever cleaning meets, it must not hide why the job failed.
+        # An error of cleaning must not hide why the job failed.
         logger.warning("temporary files may be left: %s", error)
-    say(JobReport(failed=failed))
+    send_report(JobReport(failed=failed))
 
 
 @contextlib.contextmanager
 def _hold_job_lock(scratch: Path) -> Iterator[None]:
-    """Hold the job's lock: whatever happened to the attempt before, it is over when this one begins."""
+    """Hold the job's lock: when it is taken, the process of the attempt before has ended."""
     scratch.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOCK_SECONDS
     with (scratch / "lock").open("w") as file:

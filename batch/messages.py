@@ -48,8 +48,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `uid` (letters, digits) tells this job from all others; attempts count from 1. `batch_size` 0: not said.
     `max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
-    `keys` names key fields, which are copied to the result and not given to the model; `region` is for runners
-    that have regions. `pipeline_options`
+    `keys` names key fields, which are copied to the result and not given to the model, `region` is for
+    runners that have regions. `pipeline_options`
     are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
     work is done: all traces of the job's attempts in the output folder are deleted. `allowed_folders` and
     `refused_folders` are those of `serving.artifacts.local_folder_policy`; `bare` and `long_decimals` are the

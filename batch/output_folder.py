@@ -1,7 +1,7 @@
-"""The output folder of a job: claimed by one job at a time, filled in one go, and never left half done.
+"""The output folder of a job: claimed by one job at a time, and published or cleaned as a whole.
 
-`.pilotlight/claim` says whose the folder is and how far the job is with it; it stays when the job is done,
-so that a later attempt (the server may have died before it knew) finds out that there is nothing left to do.
+`.pilotlight/claim` names the job and its stage; it stays when the job is done, so that a later attempt (the
+server may have died before it knew) finds that nothing is left to do.
 `.pilotlight/UID/ATTEMPT/` holds what an attempt has written so far.
 """
 
@@ -42,7 +42,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class OutputFolder:
-    """What a job does in its output folder. Everything raises what `Files` raises."""
+    """The claim and the results of a job in its output folder. Methods raise the errors of `FileStore`."""
 
     def __init__(self, files: FileStore, request: JobRequest) -> None:
         self._files = files
@@ -55,7 +55,7 @@ class OutputFolder:
         self.attempt_folder = f"{self._folder}/{request.attempt}"
 
     def find_earlier_end(self) -> JobReport | None:
-        """How the job has ended already, if it has; what its last attempt had no time to remove goes."""
+        """How the job has ended already, if it has; deletes what its last attempt had no time to delete."""
         claim = self._read_claim()
         if claim is None or claim.uid != self._uid or claim.said is None:
             return None
@@ -65,7 +65,7 @@ class OutputFolder:
     def claim(self) -> JobReport | None:
         """Claim the folder and clear it of this job's earlier attempts; or how the job has ended already.
 
-        Raises FailedPrecondition when it is, or holds, another job's.
+        Raises FailedPrecondition when it is claimed by, or holds results of, another job.
         """
         claim = self._claim_or_read()
         if claim is not None and claim.stage is _Stage.ENDED:
@@ -80,9 +80,10 @@ class OutputFolder:
         return None
 
     def publish(self, shards: Sequence[SealedShard], said: JobReport) -> None:
-        """Move the attempt's files to where results are expected, and write down how the job ended.
+        """Move the attempt's files to the names of results, and record how the job ended.
 
-        Raises FailedPrecondition, or InvalidOutputs when shards differ in their columns, before it moves any.
+        Before it moves any file, raises FailedPrecondition, or InvalidOutputs when shards differ in their
+        columns.
         """
         header = common_header(shards)
         claim = self._read_claim()
@@ -113,7 +114,7 @@ class OutputFolder:
         self._files.delete_folder(self._folder)
 
     def clean(self) -> None:
-        """Remove everything of this job; what is another's stays."""
+        """Delete everything of this job, and nothing of others."""
         claim = self._read_claim()
         if claim is None:
             self._files.delete_partials(self._claim_uri)
@@ -124,17 +125,17 @@ class OutputFolder:
             self._files.delete(self._claim_uri)
 
     def _delete_leftovers(self) -> None:
-        """Remove what earlier attempts have written; the claim must be this job's."""
+        """Delete what earlier attempts have written; the claim must be this job's."""
         self._files.delete_folder(self._folder)
         self._files.delete_partials(self._claim_uri)
 
     def _claim_or_read(self) -> _Claim | None:
-        """This job's earlier claim, None if it is made just now. FailedPrecondition if it is another's."""
+        """This job's earlier claim, None if it is new. Raises FailedPrecondition if it is another job's."""
         fresh = _Claim(self._job, self._uid)
         if self._files.create_if_absent(self._claim_uri, msgspec.json.encode(fresh)):
             return None
         claim = self._read_claim()
-        if claim is None:  # given up just now
+        if claim is None:  # another job has just deleted it
             return self._claim_or_read()
         if claim.uid == self._uid:
             return claim
@@ -145,7 +146,7 @@ class OutputFolder:
             )
         if names := self._list_published():
             raise self._occupied_error(names)
-        # Somebody has removed those results; what is left of that job is its claim.
+        # The results of that job were removed; only its claim is left.
         self._files.delete(self._claim_uri)
         return self._claim_or_read()
 

@@ -4,7 +4,7 @@
         --shape burst --rate 200 --report out/
 
 It is short for `locust -f loadtests/locustfile.py --headless` and takes the options of locust as well, whose
-own `--help` does not tell what is told here.
+own `--help` does not list the options below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run while it lasts: which request is due next, the clock, and the record. Knows nothing of locust."""
+"""A load run: due requests, the clock and the record, independent of locust."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NODE_TIMEOUT_SECONDS = 2.0
 class LoadRun:
     """The requests of one run, handed out in the order in which they are due.
 
-    `lead` is the time in seconds until the run starts; `clock` tells seconds.
+    `lead` is the time in seconds until the run starts; `clock` returns seconds.
     """
 
     def __init__(
@@ -51,13 +51,12 @@ class LoadRun:
         return None if due is None else (due, next(self._bodies))
 
     def record_request(self, request: RequestRecord) -> None:
-        """Record a request that was answered, or that failed."""
         self._unanswered -= 1
         self._end = max(self._end, request.done)
         self._writer.add_request(request)
 
     def record_nodes(self) -> None:
-        """Record how many nodes the server has, if it tells."""
+        """Record the node counts of the server, if it reports them."""
         counts = node_counts.fetch_node_counts(self._run.host, self._run.target, _NODE_TIMEOUT_SECONDS)
         if counts is not None:
             self._writer.add_nodes(self.elapsed_seconds(), counts)
@@ -65,12 +64,12 @@ class LoadRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last stage has ended and no answer is still to come."""
+        """Whether the last stage has ended and no answer is outstanding."""
         late = self.elapsed_seconds() - self._run.plan.seconds
         return late >= 0 and (not self._unanswered or late > ANSWER_TIMEOUT_SECONDS)
 
     def finish(self) -> tuple[RunSummary, str]:
-        """End the run, be it over or not, and write the report; returns it as numbers and as text."""
+        """End the run, complete or not, and write the report; returns it as numbers and as text."""
         over = self.is_over
         if over:
             self.record_nodes()

@@ -3,7 +3,7 @@
     locust -f loadtests/locustfile.py --headless --host http://127.0.0.1:8080 \\
         --model iris --instances rows.jsonl --shape burst --rate 200 --report out/
 
-`python -m loadtests --help` tells all options. The file holds one JSON instance per line, as for
+`python -m loadtests --help` lists all options. The file holds one JSON instance per line, as for
 `pilotlight predict --json-instances`. Each request takes the next `--rows` of them. When the file begins
 anew, the first float of each instance is changed by a millionth, so that no two requests are alike.
 
@@ -13,8 +13,8 @@ later, but its latency counts from when it was due: a slow server cannot hide by
 
 At the end `out/` holds `report.png`, `report.txt` and the recorded files (see `loadtests/report.py`). The
 exit code is 1 when the objective of the shape was missed: a request failed, a wake-up or the p99 took longer
-than allowed, or a version that should have slept did not. `loadtests/shapes.py` tells the objective of each
-shape. Node counts come from the server's `/nodes`; if it does not tell them, the report says so.
+than allowed, or a version that should have slept did not. `loadtests/shapes.py` has the objective of each
+shape. Node counts come from the server's `/nodes`; if it does not report them, the report says so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HEADERS = {"content-type": "application/json", **auth_headers()}
 
 
 class CurrentRun:
-    """What is to be run, and what is running: locust itself makes users and shape, so they meet here."""
+    """The run, its settings and its threads: locust itself makes users and shape, which share them here."""
 
     run: RunSettings
     rows: list[InstanceTemplate]
@@ -64,7 +64,6 @@ class PredictUser(FastHttpUser):
 
     @task
     def predict(self) -> None:
-        """One request, and a look at its answer."""
         load = CurrentRun.load
         taken = load.take_request() if load else None
         if load is None or taken is None:
@@ -94,12 +93,12 @@ class PredictUser(FastHttpUser):
 
 
 class PlannedShape(LoadTestShape):
-    """All users, from the start to the end of the plan: not they follow the shape but what they send."""
+    """All users, from the start to the end of the plan: the shape is in the due times of their requests."""
 
     use_common_options = True
 
     def tick(self) -> tuple[int, float] | None:
-        """How many users there should be, and how many may start in a second; None at the end."""
+        """How many users there should be, and how many may start per second; None at the end."""
         over = CurrentRun.load is not None and CurrentRun.load.is_over
         return None if over else (CurrentRun.run.users, _USERS_PER_SECOND)
 
@@ -120,7 +119,7 @@ def _prepare_run(environment: Environment, **_: Any) -> None:
         CurrentRun.folder = Path(options.report)
         CurrentRun.folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise SystemExit(f"No load: {error}") from error
+        raise SystemExit(f"Cannot start the load test: {error}") from error
     # One pool, the last used connection first: as many connections as requests in flight, not as users.
     PredictUser.client_pool = HTTPClientPool(
         concurrency=CurrentRun.run.users,

@@ -1,4 +1,4 @@
-"""How many nodes a server has, asked from outside."""
+"""Node counts of a server, over HTTP."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class NodeCounts:
-    """Nodes by state."""
-
     ready: int
     starting: int
     draining: int
@@ -23,7 +21,8 @@ class NodeCounts:
 def fetch_node_counts(host: str, name: str, seconds: float) -> NodeCounts | None:
     """The nodes of a version by its full name, or of the version that a model's predictions go to.
 
-    None when the server does not tell. `host` is its address, `seconds` the time that an answer may take.
+    None when the server does not report them. `host` is its address, `seconds` the time that an answer may
+    take.
     """
     address = urlsplit(host)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
@@ -50,7 +49,7 @@ def parse_node_counts(document: Any, name: str) -> NodeCounts | None:
     """The nodes of a version in what `/nodes` answered; None when that is something else.
 
     A version that sleeps may be left out of the document. Of a model, whose default version is not known,
-    they are told where it has one version only.
+    they are reported where it has one version only.
     """
     versions = document.get("versions") if isinstance(document, Mapping) else None
     if not isinstance(versions, list):
@@ -69,7 +68,7 @@ def parse_node_counts(document: Any, name: str) -> NodeCounts | None:
 
 
 def _get_json(connection: http.client.HTTPConnection, path: str) -> Any:
-    """The JSON at a path; None where there is none."""
+    """The JSON at a path; None unless its status is 200."""
     connection.request("GET", path, headers=auth_headers())
     answer = connection.getresponse()
     content = answer.read()
@@ -77,7 +76,7 @@ def _get_json(connection: http.client.HTTPConnection, path: str) -> Any:
 
 
 def _default_version(model: Any) -> str:
-    """The full name of a model's default version; "" where it is not told."""
+    """The full name of a model's default version; "" where it is not reported."""
     default = model.get("defaultVersion") if isinstance(model, Mapping) else None
     name = default.get("name") if isinstance(default, Mapping) else None
     return name if isinstance(name, str) else ""

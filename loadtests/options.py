@@ -12,7 +12,6 @@ USERS = 128
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
     add = parser.add_argument_group("Load on a model").add_argument
     add("--project", default="local", help="project of the model (default: local)")
     add("--model", default="", help="model to predict with")
@@ -22,12 +21,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--report", default="", metavar="FOLDER", help="where the report and the recorded files go")
 
     add = parser.add_argument_group("Shape of the load", _describe_shapes()).add_argument
-    knobs = ShapeSettings()
+    settings = ShapeSettings()
     add("--shape", choices=list(SHAPES), default="steady", help="(default: steady)")
-    for name, default, told in (
-        ("rate", knobs.rate, "requests per second at the peak"),
-        ("step-seconds", knobs.step_seconds, "how long each stage with traffic lasts"),
-        ("idle-seconds", knobs.idle_seconds, "how long each stage without traffic lasts"),
+    for name, default, text in (
+        ("rate", settings.rate, "requests per second at the peak"),
+        ("step-seconds", settings.step_seconds, "how long each stage with traffic lasts"),
+        ("idle-seconds", settings.idle_seconds, "how long each stage without traffic lasts"),
         ("wake-within", 5.0, "seconds allowed for the first answer after a pause"),
         ("p99-within", 1.0, "seconds allowed for p99 in the second half of each stage"),
     ):
@@ -36,32 +35,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             type=_parse_positive,
             default=default,
             metavar="X",
-            help=f"{told} (default: {default:g})",
+            help=f"{text} (default: {default:g})",
         )
     add(
         "--steps",
         type=_parse_count,
-        default=knobs.steps,
+        default=settings.steps,
         metavar="N",
         help="staircase: steps up (default: 5)",
     )
     add(
         "--cycles",
         type=_parse_count,
-        default=knobs.cycles,
+        default=settings.cycles,
         metavar="N",
         help="idle-wake-idle: wake-ups (default: 1)",
     )
 
 
 def plan_run(options: argparse.Namespace, host: str | None) -> RunSettings:
-    """The run that they, and locust's own, describe; ValueError says what is missing."""
+    """The settings that the options describe; raises ValueError for a missing one."""
     if not (host and options.model and options.instances and options.report):
         raise ValueError("say what to load: --host URL --model MODEL --instances FILE --report FOLDER")
     if options.run_time:
         raise ValueError("a shape has its own length: --step-seconds and --idle-seconds, not --run-time")
     model = f"projects/{options.project}/models/{options.model}"
-    knobs = ShapeSettings(
+    settings = ShapeSettings(
         options.rate, options.step_seconds, options.idle_seconds, options.steps, options.cycles
     )
     return RunSettings(
@@ -69,16 +68,15 @@ def plan_run(options: argparse.Namespace, host: str | None) -> RunSettings:
         target=f"{model}/versions/{options.model_version}" if options.model_version else model,
         rows=options.rows,
         users=options.num_users or USERS,
-        plan=SHAPES[options.shape](knobs),
+        plan=SHAPES[options.shape](settings),
         wake_within=options.wake_within,
         p99_within=options.p99_within,
     )
 
 
 def _describe_shapes() -> str:
-    """A paragraph for each, in the width of a help text."""
-    told = (f"{name}: {' '.join((make.__doc__ or '').split())}" for name, make in SHAPES.items())
-    return "\n".join(textwrap.fill(one, 76, subsequent_indent="    ") for one in told)
+    paragraphs = (f"{name}: {' '.join((make.__doc__ or '').split())}" for name, make in SHAPES.items())
+    return "\n".join(textwrap.fill(one, 76, subsequent_indent="    ") for one in paragraphs)
 
 
 def _parse_positive(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What is sent, no two requests alike, and what must come back."""
+"""Request bodies, no two alike, and the check of their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLACEHOLDER = "\0the first float"
 
 @dataclass(frozen=True)
 class InstanceTemplate:
-    """An instance as JSON text, cut around its first float so that this can vary at no cost."""
+    """An instance as JSON text, cut around its first float, which varies."""
 
     before: str
     value: float | None
@@ -30,7 +30,7 @@ class InstanceTemplate:
 
 
 def read_rows(file: Path) -> list[InstanceTemplate]:
-    """The instances of a file, one JSON value a line; ValueError when it holds none, or something else."""
+    """The instances of a file, one JSON value a line; raises ValueError for invalid ones or none."""
     rows = [_parse_template(json.loads(line)) for line in file.read_text().splitlines() if line.strip()]
     if not rows:
         raise ValueError(f"{file} holds no instances")
@@ -38,14 +38,14 @@ def read_rows(file: Path) -> list[InstanceTemplate]:
 
 
 def iter_bodies(rows: list[InstanceTemplate], size: int) -> Iterator[str]:
-    """Request bodies of `size` instances each, endlessly. Only instances without a float come again."""
+    """Request bodies of `size` instances each, endlessly. Only instances without a float repeat."""
     for start in itertools.count(0, size):
         texts = (rows[at % len(rows)].render(at // len(rows)) for at in range(start, start + size))
         yield f'{{"instances": [{", ".join(texts)}]}}'
 
 
 def find_fault(status: int, content: bytes, size: int) -> str:
-    """What is wrong with an answer to `size` instances, in one line; empty when nothing is."""
+    """What is wrong with an answer to `size` instances, in one line; "" when it is right."""
     if status != 200:
         return f"status {status}: {_format_snippet(content)}"
     try:
@@ -72,7 +72,7 @@ def _parse_template(instance: Any) -> InstanceTemplate:
 
 
 def _replace_first_float(instance: Any) -> tuple[Any, float | None]:
-    """The instance with its first float replaced by the mark, and the float."""
+    """The instance with its first float replaced by the placeholder, and the float."""
     if isinstance(instance, float):
         return _PLACEHOLDER, instance
     if isinstance(instance, list | dict):

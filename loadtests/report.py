@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def write_report(folder: Path, record: RunRecord) -> RunSummary:
-    """Put the picture, the text and the table of a run into a folder."""
+    """Write the plot, the text and the table of a run into a folder."""
     summary = summarize_run(record)
     seconds = summarize_seconds(record)
     (folder / "report.txt").write_text(f"{format_report(record, summary)}\n")
@@ -67,7 +67,6 @@ def write_report(folder: Path, record: RunRecord) -> RunSummary:
 
 
 def format_title(record: RunRecord, summary: RunSummary) -> str:
-    """The run in one line."""
     found = summary.latencies
     parts = [
         f"{summary.requests:,} requests, {summary.failed:,} failed",
@@ -83,7 +82,6 @@ def format_title(record: RunRecord, summary: RunSummary) -> str:
 
 
 def format_report(record: RunRecord, summary: RunSummary) -> str:
-    """The report in words."""
     run, found = record.run, summary.latencies
     peak = max(stage.rate for stage in run.plan.stages)
     verdict = "passed" if summary.passed else "FAILED"

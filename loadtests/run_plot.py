@@ -1,4 +1,4 @@
-"""A run as one picture: requests, latency and nodes over the same time."""
+"""Plot a run: requests, latency and nodes over the same time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INCHES, _DPI = (10.0, 7.0), 100
 def draw_report(
     file: Path, title: str, record: RunRecord, summary: RunSummary, seconds: Sequence[SecondStats]
 ) -> None:
-    """Write the picture as PNG."""
+    """Write the plot as PNG."""
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=10.5, wrap=True)
@@ -89,7 +89,7 @@ def _draw_nodes(panel: Axes, record: RunRecord, summary: RunSummary) -> None:
     panel.set_ylabel("nodes")
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
     if not record.samples:
-        _show_text(panel, "the server does not tell its nodes")
+        _show_text(panel, "the server does not report node counts")
         return
     # The last count holds until the end.
     times = [*(one.at for one in record.samples), max(summary.seconds, record.samples[-1].at)]
@@ -102,7 +102,7 @@ def _draw_nodes(panel: Axes, record: RunRecord, summary: RunSummary) -> None:
     panel.set_ylim(0, max(*ready, *starting, 1) * 1.15)
 
 
-def _show_text(panel: Axes, words: str) -> None:
-    """What there is instead of a line."""
+def _show_text(panel: Axes, text: str) -> None:
+    """Show a text instead of a plot."""
     panel.set_yticks([])
-    panel.text(0.5, 0.5, words, transform=panel.transAxes, ha="center")
+    panel.text(0.5, 0.5, text, transform=panel.transAxes, ha="center")

@@ -1,8 +1,8 @@
-"""A run as files in a folder, written while it lasts and read by the report.
+"""The files of a run in its folder, written while it lasts and read by the report.
 
 - `run.json`: what was planned, against what, and whether it came to its end;
 - `requests.csv`: each request, in the order of the answers;
-- `nodes.csv`: the server's nodes, about once a second; no line when it does not tell.
+- `nodes.csv`: the server's nodes, about once a second; no line when it does not report them.
 
 All times are seconds since the start of the run.
 """
@@ -26,7 +26,7 @@ _RUN, _REQUESTS, _NODES = "run.json", "requests.csv", "nodes.csv"
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One request. `failure` says what was wrong with the answer; empty when nothing was."""
+    """One request. `failure` says what was wrong with the answer; "" when it was right."""
 
     due: float
     """When it should have been sent."""
@@ -54,8 +54,6 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class NodeSample:
-    """The server's nodes at a time."""
-
     at: float
     ready: int
     starting: int
@@ -63,13 +61,13 @@ class NodeSample:
 
     @property
     def nodes(self) -> int:
-        """Nodes that exist, in whatever state."""
+        """Nodes in any state."""
         return self.ready + self.starting + self.draining
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run was to do, and how far it came."""
+    """The settings of a run, and when it ended."""
 
     host: str
     target: str
@@ -87,8 +85,6 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that is known of a run."""
-
     run: RunSettings
     requests: list[RequestRecord]
     """In the order in which they were due."""
@@ -96,7 +92,7 @@ class RunRecord:
 
 
 class RunWriter:
-    """Writes a run into a folder; what an earlier run left there is replaced."""
+    """Writes a run into a folder; replaces an earlier run."""
 
     def __init__(self, folder: Path, run: RunSettings) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,16 +107,13 @@ class RunWriter:
         self._node_rows.writerow(("at", "ready", "starting", "draining"))
 
     def add_request(self, one: RequestRecord) -> None:
-        """Add a request that was answered, or that failed."""
         times = (f"{time:.6f}" for time in (one.due, one.free, one.sent, one.done))
         self._request_rows.writerow((*times, one.failure))
 
     def add_nodes(self, at: float, counts: NodeCounts) -> None:
-        """Add how many nodes there are."""
         self._node_rows.writerow((f"{at:.3f}", counts.ready, counts.starting, counts.draining))
 
     def flush(self) -> None:
-        """Put on disk what was added so far."""
         self._nodes.flush()
         self._requests.flush()
 
@@ -149,7 +142,7 @@ def _parse_run(document: dict[str, Any]) -> RunSettings:
 
 
 def _read_table(file: Path, parse: Callable[[list[str]], T]) -> list[T]:
-    """The lines below the head; a run that was killed may have left half of one at the end."""
+    """The lines below the header; a run that was killed may have left an incomplete last line."""
     with file.open(newline="") as lines:
         head, *rows = list(csv.reader(lines)) or [[]]
     return [parse(row) for row in rows if len(row) == len(head)]

@@ -1,4 +1,4 @@
-"""The shapes of a load: how many requests per second are due when, and what passes.
+"""The shapes of a load: how many requests per second are due when, and the objective.
 
 A shape is a function from a few numbers to a plan, which is a pure function of time: it knows neither locust
 nor the clock. Every shape demands that
@@ -7,8 +7,7 @@ nor the clock. Every shape demands that
 - the first request after a time without traffic is answered within `--wake-within`;
 - in the second half of each stage, when nodes had time to follow, p99 is within `--p99-within`.
 
-What a shape demands beyond that stands in its docstring. Demands on nodes are judged where the server tells
-its nodes.
+Further demands of a shape are in its docstring. Demands on nodes are judged if the server reports its nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ShapeSettings:
-    """The numbers that shapes are made of."""
+    """The parameters of shapes."""
 
     rate: float = 50.0
     """Requests per second at the peak."""
@@ -53,7 +52,7 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What a shape comes to. Times count in seconds since the start of the run."""
+    """The stages of a shape. Times are seconds since the start of the run."""
 
     shape: str
     stages: tuple[LoadStage, ...]
@@ -62,12 +61,11 @@ class LoadPlan:
 
     @property
     def seconds(self) -> float:
-        """How long the whole lasts."""
         return sum(stage.seconds for stage in self.stages)
 
     @property
     def spans(self) -> tuple[StageSpan, ...]:
-        """The stages, in order, placed in time."""
+        """The stages in order, with their times."""
         spans: list[StageSpan] = []
         for stage in self.stages:
             begin = spans[-1].end if spans else 0.0
@@ -81,11 +79,10 @@ class LoadPlan:
                 yield span.begin + number / span.rate
 
     def count_due_before(self, now: float) -> int:
-        """How many requests should have been sent before a time."""
         return sum(_count_due(span, min(now, span.end)) for span in self.spans)
 
     def list_wake_times(self) -> tuple[float, ...]:
-        """When traffic begins after none."""
+        """When traffic begins after a stage without traffic."""
         rates = (0.0, *(span.rate for span in self.spans))
         begins = zip(rates, self.spans, strict=False)
         return tuple(span.begin for before, span in begins if span.rate and not before)
@@ -96,34 +93,37 @@ def _count_due(span: StageSpan, end: float) -> int:
     return max(0, math.ceil(round((end - span.begin) * span.rate, 6)))
 
 
-def plan_steady(knobs: ShapeSettings) -> LoadPlan:
+def plan_steady(settings: ShapeSettings) -> LoadPlan:
     """The peak rate for step-seconds. A pass: the server keeps up with it, without a failure."""
-    return LoadPlan("steady", (LoadStage(knobs.step_seconds, knobs.rate),))
+    return LoadPlan("steady", (LoadStage(settings.step_seconds, settings.rate),))
 
 
-def plan_burst(knobs: ShapeSettings) -> LoadPlan:
+def plan_burst(settings: ShapeSettings) -> LoadPlan:
     """Nothing for idle-seconds, then the peak rate at once. A pass: the version was asleep when it came,
     nothing of it was lost, and the nodes caught up with it by its second half."""
     return LoadPlan(
-        "burst", (LoadStage(knobs.idle_seconds, 0), LoadStage(knobs.step_seconds, knobs.rate)), sleeps=True
+        "burst",
+        (LoadStage(settings.idle_seconds, 0), LoadStage(settings.step_seconds, settings.rate)),
+        sleeps=True,
     )
 
 
-def plan_staircase(knobs: ShapeSettings) -> LoadPlan:
+def plan_staircase(settings: ShapeSettings) -> LoadPlan:
     """Up to the peak rate in equal steps of step-seconds, and down again. A pass: on every step the server
     keeps up, and taking nodes away on the way down costs no request."""
-    steps = (*range(1, knobs.steps + 1), *range(knobs.steps - 1, 0, -1))
+    steps = (*range(1, settings.steps + 1), *range(settings.steps - 1, 0, -1))
     return LoadPlan(
-        "staircase", tuple(LoadStage(knobs.step_seconds, knobs.rate * k / knobs.steps) for k in steps)
+        "staircase",
+        tuple(LoadStage(settings.step_seconds, settings.rate * k / settings.steps) for k in steps),
     )
 
 
-def plan_idle_wake_idle(knobs: ShapeSettings) -> LoadPlan:
+def plan_idle_wake_idle(settings: ShapeSettings) -> LoadPlan:
     """Nothing for idle-seconds, then the peak rate for step-seconds, as often as cycles say, and nothing
     again. A pass: the version was asleep before each wake-up, and is asleep at the end."""
-    idle = LoadStage(knobs.idle_seconds, 0)
-    wake = LoadStage(knobs.step_seconds, knobs.rate)
-    return LoadPlan("idle-wake-idle", ((idle, wake) * knobs.cycles) + (idle,), sleeps=True)
+    idle = LoadStage(settings.idle_seconds, 0)
+    wake = LoadStage(settings.step_seconds, settings.rate)
+    return LoadPlan("idle-wake-idle", ((idle, wake) * settings.cycles) + (idle,), sleeps=True)
 
 
 SHAPES: dict[str, Callable[[ShapeSettings], LoadPlan]] = {

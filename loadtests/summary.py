@@ -1,4 +1,4 @@
-"""What a record comes to, as pure functions: numbers, and whether the objective of the shape was met."""
+"""The figures of a recorded run, and whether it met the objective of its shape: pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIME_RESOLUTION = 2e-6
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds; not a number when nothing was answered."""
+    """Seconds; NaN when nothing was answered."""
 
     p50: float
     p99: float
@@ -34,7 +34,7 @@ class WakeUp:
     latency: float
     """Seconds to its answer; infinite when none was right."""
     nodes: int | None
-    """Nodes there were when it came; None when the server does not tell."""
+    """Nodes there were when it came; None when the server does not report it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ObjectiveCheck:
 
 @dataclass(frozen=True)
 class SecondStats:
-    """One second of a run, for tables and pictures."""
+    """One second of a run."""
 
     second: int
     answered: int
@@ -59,7 +59,7 @@ class SecondStats:
     """Of the requests that were due in it."""
     ready: int | None
     starting: int | None
-    """Nodes as last told before its end; None when the server does not tell."""
+    """Nodes as last reported before its end; None when the server does not report it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RunSummary:
     """How long the run lasted."""
     most_nodes: int | None
     node_seconds: float | None
-    """Nodes in any state, summed over time; None when the server does not tell."""
+    """Nodes in any state, summed over time; None when the server does not report it."""
     waited: int
     """Requests that were late because all users were busy."""
     lateness: float
@@ -89,12 +89,10 @@ class RunSummary:
 
     @property
     def passed(self) -> bool:
-        """Whether no demand was missed."""
         return all(check.passed is not False for check in self.checks)
 
 
 def summarize_run(record: RunRecord) -> RunSummary:
-    """The numbers of a record, and the verdict."""
     end = _end_time(record)
     failures = Counter(one.failure for one in record.requests if one.failure)
     due = record.run.plan.count_due_before(end)
@@ -116,13 +114,12 @@ def summarize_run(record: RunRecord) -> RunSummary:
 
 
 def measure_latencies(requests: Iterable[RequestRecord]) -> Latencies:
-    """Percentiles of the right answers among requests."""
+    """Percentiles of the right answers."""
     times = sorted(one.latency for one in requests if not one.failure)
     return Latencies(_find_quantile(times, 0.5), _find_quantile(times, 0.99), _find_quantile(times, 1))
 
 
 def summarize_seconds(record: RunRecord) -> list[SecondStats]:
-    """The run, second by second."""
     due = defaultdict(list)
     answered: Counter[int] = Counter()
     failed: Counter[int] = Counter()
@@ -149,7 +146,7 @@ def _find_quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _end_time(record: RunRecord) -> float:
-    """When the run was over, or the last that is known of it."""
+    """When the run ended, or the last recorded time."""
     if record.run.ended is not None:
         return record.run.ended
     known = [one.done for one in record.requests] + [one.at for one in record.samples]
@@ -222,13 +219,13 @@ def _check_sleep(record: RunRecord, wakes: Sequence[WakeUp]) -> ObjectiveCheck:
         ends.append(last.nodes if last else None)
     known = [nodes for nodes in ends if nodes is not None]
     if len(known) < len(ends):
-        return ObjectiveCheck(demand, None, "the server does not tell its nodes")
+        return ObjectiveCheck(demand, None, "the server does not report node counts")
     left = f"{', '.join(map(str, known))} left; is the pause longer than the server's idle time-out?"
     return ObjectiveCheck(demand, not any(known), left if any(known) else "none")
 
 
 def format_duration(seconds: float) -> str:
-    """A time for people: three digits and a unit."""
+    """A time with three digits and a unit."""
     if not math.isfinite(seconds):
         return "no answer"
     milliseconds = seconds * 1000

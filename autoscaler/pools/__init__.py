@@ -17,7 +17,7 @@ _NO_COUNTERS = memoryview(b"")
 
 
 class NodeState(enum.Enum):
-    """Moves one way only. A change is published after the fact."""
+    """Moves one way only. Listeners hear of a change after it."""
 
     STARTING = "starting"
     READY = "ready"
@@ -27,14 +27,15 @@ class NodeState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PilotSpec:
-    """What a pilot imports before it waits for nodes to fork: modules by name, in that order.
+    """The modules that a pilot imports, in that order, before it waits for nodes to fork.
 
-    `environment` is the process environment it imports them in. `rehearsal`, an import string
-    "module:function" or "", returns an iterator: its steps are what forks do while they wait.
+    `environment` is the process environment it imports them in. `spare_warmup`, an import string
+    "module:function" or "", returns an iterator: its steps are what spares run while they wait.
 
-    `command` starts another program in the pilot's place, of whatever interpreter, which forks no nodes but
-    serves those that connect to its address: it gets a JSON object as its last argument, with `preload`, the
-    pid of the `server`, and the numbers of a `listener` and of its `link`, on which it says what pilots say.
+    `command` starts another program in the pilot's place, of any interpreter, which forks no nodes but
+    serves those that connect to its address: it gets a JSON object as its last argument, with `preload`,
+    the pid of the `server`, and the numbers of a `listener` and of its `link`, for the same messages as
+    those of other pilots.
     """
 
     key: str
@@ -46,10 +47,10 @@ class PilotSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """What a node may take; 0 stands for as much as there is.
+    """The resource limits of a node; 0 means none.
 
-    `memory_bytes` are of its own pages: not those of files, nor those it has in common with its pilot.
-    `nice` is how far others come before it when processors are short: 0 to 19.
+    `memory_bytes` are of its own pages: not those of files, nor those shared with its pilot. `nice` is its
+    niceness: 0 to 19.
     """
 
     memory_bytes: int = 0
@@ -62,14 +63,14 @@ NO_LIMITS = NodeLimits()
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What a pool must know to start a node of a version.
+    """All that a pool needs to start a node of a version.
 
     `entry` is an import string "module:function", called in the new process as
-    `function(arguments, listener, report, board)`; see `autoscaler.node_process`. `environment` replaces the
+    `function(arguments, listener, report, marks)`; see `autoscaler.node_process`. `environment` replaces the
     process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
     Where the pool forks, nodes are forked from the pilot of `pilot`; with a `helper` they are given the
-    address of that pilot as the argument "pilot", "" while there is none. `notes` is how many bytes a node
-    shares with the server besides its board's marks; they lie behind them. One over its `limits` is killed.
+    address of that pilot as the argument "pilot", "" while there is none. `counter_bytes` of counters follow
+    the marks in the memory that a node shares with the server. A node over its `limits` is killed.
     """
 
     key: str
@@ -86,20 +87,19 @@ class NodeSpec:
 
     @property
     def pilots(self) -> tuple[PilotSpec, ...]:
-        """All that starting a node takes."""
         return tuple(spec for spec in (self.pilot, self.helper) if spec is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """What a process takes, in bytes: its own pages, and its proportional share of all (PSS)."""
+    """Memory of a process in bytes: its own pages, and its proportional share of all (PSS)."""
 
     private: int
     proportional: int
 
 
 class Mark(enum.IntEnum):
-    """What a node's board says of the request in a slot: the server writes UNTOUCHED, the node the rest."""
+    """The state of the request in a slot: the server writes UNTOUCHED, the node the others."""
 
     UNTOUCHED = 0
     COMPUTING = 1
@@ -110,17 +110,13 @@ class Mark(enum.IntEnum):
 class Node:
     """One process serving one version, as its pool and the activator see it.
 
-    `board` has a byte for each request that may be inside, its `Mark`; a request holds one of its `slots`
-    while it is inside. Once the node is gone the board stays as it was then, as do its
-    `notes`. `report` is what the node told
-    when it became ready, `memory` what it then took. `reason` is why it is gone, in words; `crashed` whether
-    nobody had asked it to go, `hopeless` whether it gave the reason itself or took too long to start, so
-    that another would fare no better; `starved` that it
-    could not start because the machine was short of something; `hung` that it
-    was killed because it did not go on. `asked_at`
-    and `ready_at` are on `time.monotonic`; `companion` is a process that works for it alone and ends with it,
-    as it told; `forked` says whether a pilot bore it, `used` whether a request
-    has ever been inside.
+    `marks` has a `Mark` for each request that may be inside; a request holds one of the `slots`. Once the
+    node is gone, `marks` and `counters` keep their last values. `report` is what the node sent when it became
+    ready, `memory` its memory then. `reason` is why it is gone, in words. `crashed`: nobody asked it to end.
+    `permanent_failure`: it gave the reason itself or took too long to start, so that another would fail too.
+    `starved`: the machine was short of a resource. `hung`: it was killed because it hung. `asked_at` and
+    `ready_at` are on `time.monotonic`. `companion` is the pid of a process that works for it alone and ends
+    with it. `forked`: it comes from a pilot. `used`: it has had a request.
     """
 
     id: str
@@ -157,20 +153,20 @@ class Node:
 
     @property
     def once_seconds(self) -> float:
-        """The part of its start that other nodes of the version are spared, as it reported."""
+        """The part of its start that later nodes of the version are spared, as it reported."""
         return float(self.report.get("once_seconds", 0.0))
 
     def acquire_slot(self) -> int:
-        """Count a request in; returns its slot."""
+        """Take a free slot for a request."""
         self.in_flight += 1
         self.used = True
-        slot = self.slots.popleft()  # the one that is free longest: nobody writes its mark any more
+        slot = self.slots.popleft()  # the one that is free longest: the node does not write its mark any more
         if self.state is NodeState.READY:
             self.marks[slot] = Mark.UNTOUCHED
         return slot
 
     def release_slot(self, slot: int) -> None:
-        """Count a request out. `empty` is set once a node that is lent no more has none left."""
+        """Free a slot. Sets `empty` once a node that gets no more requests has none left."""
         self.in_flight -= 1
         self.slots.append(slot)
         if self.state is not NodeState.READY and not self.in_flight:
@@ -178,10 +174,10 @@ class Node:
 
 
 class NodeListener(Protocol):
-    """Is told of every change of a node's state, on the event loop."""
+    """Called at every change of a node's state, on the event loop."""
 
     def __call__(self, node: Node) -> None:
-        """Take note; must not block or raise."""
+        """Must not block or raise."""
 
 
 class NodePool(Protocol):
@@ -193,15 +189,15 @@ class NodePool(Protocol):
     async def scale(self, spec: NodeSpec, count: int) -> None:
         """Start or drain nodes until `count` are starting or ready; returns before they are.
 
-        The least loaded go first, those that start only when `count` is 0. A draining node is asked to end
-        when it has no request left, so none is lost. Changes are told to the pool's listener.
+        The least loaded are drained first, starting ones only when `count` is 0. A draining node is asked to
+        end when it has no request left, so none is lost. The pool's listener hears of every change.
         """
 
     def kill_hung(self, node: Node, reason: str) -> None:
-        """Kill a ready node that hangs: it is lent no more from now on, and counts as crashed."""
+        """Kill a ready node that hangs: it gets no more requests, and counts as crashed."""
 
     def cpu_seconds(self, node: Node) -> float | None:
-        """What a node has computed since its start; None when that cannot be known."""
+        """The CPU time of a node since its start; None when that cannot be known."""
 
     def can_fork(self, spec: NodeSpec) -> bool:
         """Whether the next node of this version would be forked from a pilot, not started cold."""

@@ -31,14 +31,14 @@ __all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
 
 logger = logging.getLogger(__name__)
 
-# How long, in seconds, a dead node's last words may take to be read.
+# Seconds that reading the last output of a dead node may take.
 _LAST_WORDS = 1.0
-# To measure a big process takes time, which the first request has more need of.
+# Seconds. Measuring a big process takes time that the first request needs more.
 _MEASURE_DELAY = 0.25
 _HOUSEKEEPING = 10.0
-# How often nodes whose memory is limited are looked at: a file is read for each.
+# Seconds between two checks of nodes whose memory is limited: a file is read for each.
 _MEMORY_POLL_SECONDS = 0.25
-# Seconds after which either of these is in trouble. To measure hundreds of big nodes takes time.
+# Seconds after which either loop is in trouble. Measuring hundreds of big nodes takes time.
 _HOUSEKEEPING_DEADLINE, _MEMORY_LIMIT_DEADLINE = 60.0, 30.0
 
 
@@ -46,8 +46,8 @@ _HOUSEKEEPING_DEADLINE, _MEMORY_LIMIT_DEADLINE = 60.0, 30.0
 class _NodeProcess:
     """A node with what only this pool knows about it.
 
-    `first` says whether its version had no other, `slot` is its leave to start, `end` the task that sees to
-    its end.
+    `first`: its version had no other node. `slot` is its permission to start, `draining` the task that
+    ends it.
     """
 
     node: Node
@@ -65,7 +65,6 @@ class _NodeProcess:
 
     @property
     def name(self) -> str:
-        """For the log."""
         return f"{self.spec.title}: node {self.node.id}"
 
 
@@ -74,14 +73,14 @@ def _ignore_line(_: Node, __: str) -> None:
 
 
 class LocalPool:
-    """Starts node processes; `listener` is told of every change, `drain` is in seconds.
+    """Starts node processes; `listener` is called at every change, `drain` is in seconds.
 
-    `starts` is how many nodes may start at a time; those that wait for it are starting for all others.
-    `hear` is told of every line a node prints; it must not block or raise.
+    `starts` is how many nodes may start at a time; those that wait for it count as starting. `on_line` gets
+    every line that a node prints; it must not block or raise.
 
-    `pilots` is "off", "auto" (lit while `light` asks for them, and once a node has needed one) or for how
-    many seconds after the last node that needs it a pilot stays lit. Use as an async context manager in the
-    main thread: its tasks and processes live and die with the block.
+    `pilots` is "off", "auto" (running while `start_pilots` asks for them, and once a node has needed one) or
+    how many seconds a pilot runs after the last node that needs it. Use as an async context manager in the
+    main thread: its tasks and processes end with the block.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class LocalPool:
         self._on_line = on_line
         self._drain = drain
         self._processes: dict[str, _NodeProcess] = {}
-        self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
+        self._nodes: dict[str, list[Node]] = {}  # by key: looked up all the time, for each of many versions
         self._numbers = itertools.count(1)
         self._supervisor = supervisor
         self._loops: list[BackgroundLoop] = []
@@ -139,7 +138,6 @@ class LocalPool:
         linux.set_subreaper(self._adopted_before)
 
     def nodes(self, key: str) -> Sequence[Node]:
-        """The nodes of a version that are not gone, oldest first."""
         return list(self._nodes.get(key, ()))
 
     async def scale(self, spec: NodeSpec, count: int) -> None:
@@ -154,7 +152,6 @@ class LocalPool:
             self._stop_node(process)
 
     def kill_hung(self, node: Node, reason: str) -> None:
-        """Kill a ready node that hangs: it is lent no more from now on, and counts as crashed."""
         process = self._processes.get(node.id)
         if process is None or process.child is None or node.state is not NodeState.READY:
             return
@@ -163,29 +160,26 @@ class LocalPool:
         process.child.kill()
 
     def start_pilots(self, specs: Collection[PilotSpec]) -> None:
-        """Tell which pilots versions may need; with the policy "auto" these are lit, and no others."""
+        """Set which pilots versions may need; with the policy "auto" these run, and no others."""
         self._pilots.start_pilots(specs)
 
     def can_fork(self, spec: NodeSpec) -> bool:
-        """Whether the next node of this version would be forked, by a pilot that is lit or is about to be."""
         return spec.pilot is not None and self._pilots.can_fork(spec.pilot)
 
     def list_pilots(self) -> Sequence[PilotStatus]:
-        """The pilots that are to be lit."""
         return self._pilots.list_status()
 
     async def wait_for_pilots(self, within: float) -> None:
-        """Wait until all pilots that are to be lit are, or have failed; for so many seconds at most."""
+        """Wait until all pilots are ready or have failed; at most `within` seconds."""
         await self._pilots.wait_until_settled(within)
 
     def cpu_seconds(self, node: Node) -> float | None:
-        """What a node has computed since its start; None when that cannot be known."""
         with contextlib.suppress(ProcessLookupError):
             return sum(map(machine.cpu_seconds, node.pids)) if node.pids else None
         return None
 
     async def measure_memory(self, *pids: int) -> MemoryUsage | None:
-        """What processes take; None when that cannot be known. Takes milliseconds for a big one."""
+        """The memory of processes; None when it cannot be known. Takes milliseconds for a big one."""
         with contextlib.suppress(ProcessLookupError):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._memory_thread, machine.measure_memory, *pids)
@@ -201,7 +195,7 @@ class LocalPool:
         await asyncio.gather(*gone)
 
     async def _run_housekeeping(self) -> None:
-        """Forget kills that were none of ours, reap who was left behind, measure nodes: they may grow."""
+        """Forget older OOM kills, reap orphans, measure the memory of nodes again: they may grow."""
         self._ooms.has_recent_kill()
         if linux.AVAILABLE:
             self._orphans.reap()
@@ -210,12 +204,11 @@ class LocalPool:
                 process.node.memory = await self.measure_memory(*process.node.pids) or process.node.memory
 
     async def _enforce_memory_limits(self) -> None:
-        """Kill nodes that take more memory than they may."""
         for process in list(self._processes.values()):
             most, child = process.spec.limits.memory_bytes, process.child
             if not most or child is None or process.failure:
                 continue
-            # Roughly first, for that is cheap: it counts what is the pilot's too.
+            # An estimate first, which is cheap: it includes pages shared with the pilot.
             if sum(machine.resident_memory(pid) or 0 for pid in process.node.pids) <= most:
                 continue
             memory = await self.measure_memory(*process.node.pids)
@@ -227,26 +220,26 @@ class LocalPool:
                 process.node.permanent_failure = process.node.state is NodeState.STARTING
                 child.kill()
 
-    # ---- one node's life
+    # ---- one node, from start to end
 
     def _start_node(self, spec: NodeSpec) -> None:
-        """Begin a node's life; raises OSError."""
+        """Raises OSError."""
         name = f"{next(self._numbers)}"
-        board = SharedRegion(spec.concurrency, spec.counter_bytes)
+        region = SharedRegion(spec.concurrency, spec.counter_bytes)
         try:
             socket = NodeSocket()
         except BaseException:
-            board.close()
+            region.close()
             raise
         node = Node(
             id=name,
             key=spec.key,
             address=socket.address,
-            marks=board.marks,
-            counters=board.counters,
+            marks=region.marks,
+            counters=region.counters,
             asked_at=time.monotonic(),
         )
-        process = _NodeProcess(node, spec, board, socket, first=not self._nodes.get(spec.key))
+        process = _NodeProcess(node, spec, region, socket, first=not self._nodes.get(spec.key))
         self._processes[name] = process
         self._nodes.setdefault(spec.key, []).append(node)
         for pilot in spec.pilots:
@@ -267,18 +260,18 @@ class LocalPool:
             process.starting.cancel()
 
     async def _launch_process(self, process: _NodeProcess) -> tuple[ChildProcess, NodePipes]:
-        """Have its process started, forked or cold; raises OSError."""
+        """Start its process, forked or cold; raises OSError."""
         process.slot = await self._slots.take(first=process.first)
         spec = process.spec
         limits, arguments = spec.limits, spec.arguments
         if spec.helper is not None:
             arguments = {**arguments, "pilot": await self._pilots.address_of(spec.helper)}
-        order = LaunchSpec(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
+        launch = LaunchSpec(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
 
         def make_pipes() -> NodePipes:
-            # How long a pilot took to be lit is not how long a node takes to start.
+            # The time that a pilot took to start is no part of a node's start.
             process.node.asked_at = time.monotonic()
-            return NodePipes(order, process.socket.fileno(), process.region.fileno())
+            return NodePipes(launch, process.socket.fileno(), process.region.fileno())
 
         if spec.pilot is not None:
             forked = await self._pilots.fork_node(spec.pilot, make_pipes)
@@ -290,7 +283,7 @@ class LocalPool:
     async def _supervise_node(
         self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]]
     ) -> None:
-        """From start to end. Whatever goes wrong meanwhile, the node is gone when this returns."""
+        """Run a node from start to end. Whatever goes wrong, the node is gone when this returns."""
         try:
             await self._run_node(process, starting)
         except Exception as error:
@@ -300,14 +293,14 @@ class LocalPool:
     async def _end_unattended(
         self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]], error: Exception
     ) -> None:
-        """End a node that nobody looks after any more."""
+        """End a node after an error of the server."""
         starting.cancel()
         await asyncio.wait((starting,))
         process.socket.close_listener()
         child = None
         if not starting.cancelled() and starting.exception() is None:
-            child, wires = starting.result()
-            wires.close()
+            child, pipes = starting.result()
+            pipes.close()
             child.kill()
             await child.wait()
         if process.node.state is not NodeState.GONE:
@@ -318,7 +311,6 @@ class LocalPool:
     async def _run_node(
         self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]]
     ) -> None:
-        """Hear its reports, keep its last words, note its end."""
         await asyncio.wait((starting,))
         process.socket.close_listener()
         if starting.cancelled():
@@ -329,11 +321,10 @@ class LocalPool:
             process.node.starved = is_shortage(error)
             self._record_end(process, f"Cannot start a process: {error}", crashed=True)
             return
-        child, wires = starting.result()
-        await self._watch_process(process, child, wires)
+        child, pipes = starting.result()
+        await self._watch_process(process, child, pipes)
 
-    async def _watch_process(self, process: _NodeProcess, child: ChildProcess, wires: NodePipes) -> None:
-        """From the birth of its process to its end."""
+    async def _watch_process(self, process: _NodeProcess, child: ChildProcess, pipes: NodePipes) -> None:
         node = process.node
         process.child, node.pid = child, child.pid
         if node.state is NodeState.DRAINING:
@@ -341,25 +332,25 @@ class LocalPool:
         logger.info(
             "%s starts (pid %d, %s)", process.name, child.pid, "forked" if node.forked else "started cold"
         )
-        output = ProcessOutput(wires.detach_output(), process.name, lambda line: self._on_line(node, line))
+        output = ProcessOutput(pipes.detach_output(), process.name, lambda line: self._on_line(node, line))
         process.tail = output.tail
         reading = asyncio.create_task(output.read_lines(), name=f"output of {process.name}")
         hearing = asyncio.create_task(
-            self._await_ready(process, child, wires), name=f"start of {process.name}"
+            self._await_ready(process, child, pipes), name=f"start of {process.name}"
         )
         try:
             code = await self._wait_for_end(process, child, (reading, hearing))
             asked_to = node.state is NodeState.DRAINING and not node.hung
             if node.state is NodeState.READY:
                 self._set_state(process, NodeState.DRAINING)  # it can be lent no more
-            # What it reported and said last is still in the pipes.
+            # Its last report and output are still in the pipes.
             await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
         finally:
             tasks = [task for task in (hearing, reading, process.measuring) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        wires.close()
+        pipes.close()
         reason = process.failure or self._describe_end(code, process)
         self._record_end(process, reason, crashed=not asked_to)
         await child.wait_group_gone()
@@ -367,13 +358,13 @@ class LocalPool:
     async def _wait_for_end(
         self, process: _NodeProcess, child: ChildProcess, beside: Collection[asyncio.Task[None]]
     ) -> int | None:
-        """Wait until it has ended; one that can be heard no more is killed. Returns its exit code."""
+        """Wait until it has ended; kill it if its output or report pipe is lost. Returns its exit code."""
         waiting: set[asyncio.Future[Any]] = {child.exit, *beside}
         while not child.exit.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             errors = [error for task in done - {child.exit} if (error := task.exception()) is not None]
             if errors and not (await asyncio.wait((child.exit,), timeout=_LAST_WORDS))[0]:
-                logger.error("%s can be heard no more", process.name, exc_info=errors[0])
+                logger.error("%s lost its output or report pipe", process.name, exc_info=errors[0])
                 process.failure = process.failure or _describe_unattended(errors[0])
                 child.kill()
         return child.exit.result()
@@ -393,14 +384,14 @@ class LocalPool:
         node.marks, node.counters = process.region.close()
         (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
         self._set_state(process, NodeState.GONE)
-        process.socket.close()  # after all who connect to it were told: another may get its address
+        process.socket.close()  # after the listeners: another socket may get its address
         node.gone.set()
         for pilot in process.spec.pilots:
             if not any(pilot in other.spec.pilots for other in self._processes.values()):
                 self._pilots.on_last_node_gone(pilot.key)
 
     async def _drain_node(self, process: _NodeProcess, child: ChildProcess) -> None:
-        """See a node out: no signal while a request is inside, no mercy when the time is up."""
+        """End a node: SIGTERM once no request is inside, SIGKILL when the drain time is over."""
         deadline = time.monotonic() + self._drain
         try:
             if process.node.in_flight:
@@ -414,11 +405,11 @@ class LocalPool:
             child.kill()  # or it would stay for ever
             raise
 
-    async def _await_ready(self, process: _NodeProcess, child: ChildProcess, wires: NodePipes) -> None:
+    async def _await_ready(self, process: _NodeProcess, child: ChildProcess, pipes: NodePipes) -> None:
         node, seconds = process.node, process.spec.start_timeout
         try:
             async with asyncio.timeout(seconds):
-                while {"pid", "companion"} & (message := await wires.receive_report()).keys():
+                while {"pid", "companion"} & (message := await pipes.receive_report()).keys():
                     node.companion = message.get("companion", node.companion)
         except TimeoutError:
             process.failure = f"The node was not ready after {seconds:g} s (setting start_timeout)."
@@ -455,14 +446,12 @@ class LocalPool:
 
 
 class _OomWatch:
-    """Tells whether the kernel has just killed something for want of memory."""
-
     def __init__(self) -> None:
         self._kills = machine.oom_kills()
         self._at = float("-inf")
 
     def has_recent_kill(self) -> bool:
-        """Within the last second, or since anybody asked."""
+        """Whether the kernel killed a process to free memory since the last call or in the last second."""
         kills, now = machine.oom_kills(), time.monotonic()
         if kills > self._kills:
             self._kills, self._at = kills, now
@@ -470,33 +459,31 @@ class _OomWatch:
 
 
 def _describe_unattended(error: BaseException) -> str:
-    return f"The node was ended: the server could not look after it ({describe_error(error)})."
+    return f"The node was ended: the server lost control of it ({describe_error(error)})."
 
 
-def _start_cold(spec: NodeSpec, wires: NodePipes) -> tuple[ChildProcess, NodePipes]:
+def _start_cold(spec: NodeSpec, pipes: NodePipes) -> tuple[ChildProcess, NodePipes]:
     try:
         child = spawn_child(
-            [sys.executable, "-m", "autoscaler.node_process", wires.node_ends.to_argument()],
+            [sys.executable, "-m", "autoscaler.node_process", pipes.node_ends.to_argument()],
             environment=spec.environment,
-            descriptors=wires.node_ends.as_tuple(),
-            output=wires.output,
+            descriptors=pipes.node_ends.as_tuple(),
+            output=pipes.output,
         )
     except BaseException:
-        wires.close()
+        pipes.close()
         raise
-    wires.close_node_ends()
-    return child, wires
+    pipes.close_node_ends()
+    return child, pipes
 
 
 def _least_loaded(ready: Sequence[_NodeProcess], number: int) -> list[_NodeProcess]:
-    """Those to do without; of those with the same load the youngest."""
+    """The nodes to drain; of those with the same load the youngest."""
     by_load = sorted(ready, key=lambda process: (process.node.in_flight, -process.node.asked_at))
     return by_load[: max(0, number)]
 
 
 def _wait_every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
-    """What waits for so long."""
-
     async def wait() -> None:
         await asyncio.sleep(seconds)
 
@@ -504,7 +491,6 @@ def _wait_every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
 
 
 async def _completes_within(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    """Whether something happened within that time."""
     try:
         async with asyncio.timeout(max(0.0, seconds)):
             await waiting

@@ -15,10 +15,10 @@ from autoscaler.node_process import LaunchSpec, NodeDescriptors
 
 
 class NodePipes:
-    """Both ends for one attempt to start a node; raises OSError when they cannot be had.
+    """Both ends of all pipes for one attempt to start a node; raises OSError.
 
-    `theirs` are the node's ends and `output` the writing end of its output pipe; `listener` and `board` stay
-    the caller's. To close them kills the node, if there is one.
+    `node_ends` and `output` (the writing end of its output pipe) go to the node; `listener` and `board` stay
+    the caller's. `close` kills the node, if there is one.
     """
 
     def __init__(self, order: LaunchSpec, listener: int, board: int) -> None:
@@ -41,12 +41,11 @@ class NodePipes:
         self._received = b""
 
     def close_node_ends(self) -> None:
-        """Close the node's ends, once it has them."""
         while self._node_descriptors:
             os.close(self._node_descriptors.pop())
 
     async def receive_report(self) -> Mapping[str, Any]:
-        """The next report of the node; empty when there will be none."""
+        """The next report of the node; empty at the end of them."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self._received:
             chunk = await loop.sock_recv(self._control, 1 << 16)
@@ -58,13 +57,12 @@ class NodePipes:
         return report
 
     def detach_output(self) -> int:
-        """The reading end of the output pipe, from now on the caller's."""
+        """The reading end of the output pipe, which the caller must close."""
         fd = self._output_end
         self._server_ends.remove(fd)
         return fd
 
     def close(self) -> None:
-        """Close everything that is still here."""
         self.close_node_ends()
         self._control.close()
         while self._server_ends:

@@ -25,10 +25,10 @@ _FALLBACK_FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108  mkdtemp makes a folder t
 
 
 class NodeSocket:
-    """A socket that listens; raises OSError when none can be had.
+    """A listening socket; raises OSError.
 
     `address` is a path by which this process, and no other, connects to it until `close`. Elsewhere than on
-    Linux it is a file, and any process of the same user may.
+    Linux it is a file, and any process of the same user can connect.
     """
 
     def __init__(self) -> None:
@@ -48,19 +48,19 @@ class NodeSocket:
         return self.address.replace("/proc/self/", f"/proc/{os.getpid()}/")
 
     def fileno(self) -> int:
-        """The descriptor to hand to the node; raises ValueError once it was handed over."""
+        """The descriptor for the node; raises ValueError after `close_listener`."""
         if self._listener is None:
-            raise ValueError("the listener was handed over")
+            raise ValueError("the listener is closed")
         return self._listener.fileno()
 
     def close_listener(self) -> None:
-        """Close the listening end, once the node has it."""
+        """Close the server's descriptor of the listening end, once the node has its own."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     def close(self) -> None:
-        """Let go of it. Nobody may connect any more: the address may be another socket's from now on."""
+        """Release the address, which may be another socket's from now on."""
         self.close_listener()
         if self._inode is not None:
             os.close(self._inode)
@@ -84,7 +84,7 @@ class NodeSocket:
 
 
 def _make_folder() -> Path:
-    """A folder of our own, where temporary files go if that works. Raises OSError."""
+    """A new folder where temporary files go, or else in a fallback. Raises OSError."""
     try:
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
     except OSError:

@@ -1,4 +1,4 @@
-"""The server's side of pilots: which are lit, lighting them again, and having nodes forked from them."""
+"""The server's side of pilots: start them, restart them, and fork nodes from them."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ logger = logging.getLogger(__name__)
 
 StartTask = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
-# For how long, in seconds, nodes wait for a pilot that is being lit: a cold start would import the same.
+# Seconds that nodes wait for a pilot that is starting: a cold start would import the same.
 _LIGHTING = 60.0
-# A pilot that takes longer to be lit is stuck.
+# Seconds after which a pilot that is not ready is stuck.
 _LONGEST_LIGHTING = 120.0
-# Without any fork for so long, although one was asked for, a pilot is taken to be stuck.
+# Seconds without a fork, although one was requested, after which a pilot is stuck.
 _PATIENCE = 2.0
-# What may still be on its way from a pilot that is gone.
+# Seconds that messages of a pilot that has ended may still take.
 _GRACE = 0.2
-# A pilot that lasted that long had no trouble being lit; others are lit again later each time.
+# A pilot that ran for so many seconds is stable; others are started again later each time.
 _STABLE_SECONDS = 30.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
-# Where the machine was short of something to start a pilot with.
+# Seconds until the next try where the machine was short of a resource.
 _SHORTAGE_DELAY = 1.0
 
 
 class PilotState(enum.Enum):
-    """Moves one way only; a new pilot takes the place of one that is out or has failed."""
+    """Moves one way only; a new pilot replaces one that was stopped or has failed."""
 
     STARTING = "lighting"
     READY = "lit"
@@ -53,9 +53,9 @@ class PilotState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PilotPolicy:
-    """When pilots are lit: `on` at all, and for how many seconds after the last node that needs them.
+    """Whether pilots run, and for how many seconds after the last node that needs them.
 
-    Without `linger`, for as long as they are asked for.
+    Without `linger_seconds`, for as long as they are asked for.
     """
 
     enabled: bool = True
@@ -77,10 +77,10 @@ class PilotPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PilotStatus:
-    """A pilot as people may see it.
+    """The status of a pilot, for the API.
 
-    `spare` is the pid of the fork that waits to become the next node, `age` how many seconds ago it was
-    lit, `seconds` how long that took, `forked` how many nodes it bore, `reason` why it failed.
+    `spare` is the pid of the fork that waits to become the next node, `age` how many seconds ago it became
+    ready, `seconds` how long that took, `forked` how many nodes came from it, `reason` why it failed.
     """
 
     key: str
@@ -94,7 +94,7 @@ class PilotStatus:
 
 
 class PilotProcess:
-    """One pilot process, from its start to its end; see `autoscaler.pilot` for what is said on its socket."""
+    """One pilot process, from its start to its end; see `autoscaler.pilot` for the messages on its socket."""
 
     def __init__(self, spec: PilotSpec) -> None:
         self.state = PilotState.STARTING
@@ -114,12 +114,11 @@ class PilotProcess:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._socket: NodeSocket | None = None
-        self.settled: asyncio.Future[None] = loop.create_future()  # lit, or never to be
-        self._link_closed: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
+        self.settled: asyncio.Future[None] = loop.create_future()  # ready, or failed
+        self._link_closed: asyncio.Future[None] = loop.create_future()  # no spare is left to take an order
         self._fork_failed: asyncio.Future[None] = loop.create_future()  # while it could not make a spare
 
     def status(self) -> PilotStatus:
-        """As it is now."""
         spare = next((pid for pid, child in self._spares.items() if not child.exit.done()), None)
         return PilotStatus(
             key=self._spec.key,
@@ -138,7 +137,7 @@ class PilotProcess:
         return "" if self._socket is None else self._socket.shared_address
 
     async def run(self) -> None:
-        """Light it, and return when it is out; when cancelled, put it out first."""
+        """Start it, and return when it has ended; when cancelled, end it first."""
         output: asyncio.Task[None] | None = None
         tail: Sequence[str] = ()
         code: int | None = None
@@ -159,25 +158,24 @@ class PilotProcess:
             await _finish_despite_cancel(self._clean_up(output))
 
     def mark_stopped(self) -> None:
-        """Let nobody wait for it any longer."""
         self.state = PilotState.STOPPED
         self._mark_settled()
 
-    async def fork_node(self, wires: NodePipes) -> ChildProcess | None:
-        """Have a node forked; None, in a few seconds at most, when that does not work.
+    async def fork_node(self, pipes: NodePipes) -> ChildProcess | None:
+        """Fork a node; None, in a few seconds at most, when that does not work.
 
-        Raises OSError when the machine is short of what it takes: a cold start would fare no better.
+        Raises OSError when the machine is short of a resource: a cold start would fail too.
         """
         if self._link is None:
             return None
         if self._fork_error is not None:
             raise self._fork_error
         try:
-            socket.send_fds(self._link, (b"n",), (*wires.node_ends.as_tuple(), wires.output))
-        except OSError:  # it is gone, or has not taken anything for long
+            socket.send_fds(self._link, (b"n",), (*pipes.node_ends.as_tuple(), pipes.output))
+        except OSError:  # it has ended, or has not read for long
             return None
-        wires.close_node_ends()
-        hello = asyncio.ensure_future(wires.receive_report())
+        pipes.close_node_ends()
+        hello = asyncio.ensure_future(pipes.receive_report())
         try:
             if not await self._await_hello(hello):
                 return None
@@ -185,30 +183,30 @@ class PilotProcess:
         finally:
             hello.cancel()
         self._last_sign_at = time.monotonic()
-        self._read_messages()  # what tells of the spare may not have been read yet
+        self._read_messages()  # the spare's message may not have been read yet
         child = self._spares.pop(message.get("pid", 0), None)
         if child is not None:
             self._forked += 1
         return child
 
     async def _wait_for_exit(self) -> int | None:
-        """Wait for the end of the process, which comes soon if it cannot be lit; returns its exit code."""
+        """Wait for the end of the process, killed if it is not ready in time; returns its exit code."""
         if self._child is None:
             return None
         await asyncio.wait(
             (self.settled, self._child.exit), timeout=_LONGEST_LIGHTING, return_when=asyncio.FIRST_COMPLETED
         )
         if self.state is PilotState.STARTING and not self._child.exit.done():
-            self._kill_stuck(f"It was not lit within {_LONGEST_LIGHTING:g} s.")
+            self._kill_stuck(f"It was not ready within {_LONGEST_LIGHTING:g} s.")
         return await self._child.wait()
 
     async def _await_hello(self, hello: asyncio.Future[Any]) -> bool:
-        """Whether a node has come to be; a pilot that is stuck is killed."""
+        """Whether the new node has reported; a pilot that is stuck is killed."""
         asked = time.monotonic()
         while not hello.done():
             left = max(asked, self._last_sign_at) + _PATIENCE - time.monotonic()
             if self._fork_error is not None:
-                # What it had made before may just have been taken.
+                # An earlier spare may just have taken the order.
                 await asyncio.wait((hello,), timeout=_GRACE)
                 if not hello.done():
                     raise self._fork_error
@@ -217,7 +215,7 @@ class PilotProcess:
                 await asyncio.wait((hello,), timeout=_GRACE)
                 break
             if left <= 0:
-                # Not if it was this process that could not listen.
+                # Unless this process was late to read.
                 await asyncio.wait((hello,), timeout=_GRACE)
                 if not hello.done():
                     self._kill_stuck(f"It did not fork within {_PATIENCE:g} s of being asked.")
@@ -248,28 +246,27 @@ class PilotProcess:
         link.setblocking(False)
         self._link = link
         self._loop.add_reader(link, self._read_messages)
-        logger.info("pilot %s is being lit (pid %d)", self._spec.key, self._child.pid)
+        logger.info("pilot %s is starting (pid %d)", self._spec.key, self._child.pid)
         return output_end
 
     def _build_command(self, link: int) -> tuple[list[str], list[int]]:
-        """What starts it, and the descriptors that it is given."""
+        """The command, and the descriptors that it inherits."""
         spec = self._spec
         if not spec.command:
             setup = PilotSetup(spec.preload, link, os.getpid(), spec.spare_warmup)
             return [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()], [link]
         self._socket = NodeSocket()
         listener = self._socket.fileno()
-        told = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
-        return [*spec.command, json.dumps(told)], [link, listener]
+        setup = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
+        return [*spec.command, json.dumps(setup)], [link, listener]
 
     def _read_messages(self) -> None:
-        """Read what it has said."""
         while self._link is not None and not self._link_closed.done():
             try:
                 message = self._link.recv(1 << 16)
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # told once, before the rest, when it ended with orders unread
+            except ConnectionResetError:  # once, before the rest, if it ended with orders unread
                 continue
             if message:
                 self._handle_message(json.loads(message))
@@ -284,15 +281,15 @@ class PilotProcess:
                     self.state = PilotState.READY
                 self.ready_at, self._seconds = time.monotonic(), seconds
                 self._mark_settled()
-                logger.info("pilot %s is lit after %.1f s", self._spec.key, seconds)
+                logger.info("pilot %s is ready after %.1f s", self._spec.key, seconds)
             case {"spare": int(pid)}:
                 self._last_sign_at = time.monotonic()
                 if self._fork_error is not None:
                     self._fork_error, self._fork_failed = None, self._loop.create_future()
-                # One that is gone already, or cannot be watched, is not missed: nobody can claim it.
+                # One that has ended already, or cannot be watched, is left out: nobody can claim it.
                 with contextlib.suppress(OSError):
                     spare = self._spares[pid] = ChildProcess(pid)
-                    # One that is taken may end before its taker asks for it.
+                    # One that became a node may end before `fork_node` claims it.
                     spare.exit.add_done_callback(
                         lambda _: self._loop.call_later(_PATIENCE, self._spares.pop, pid, None)
                     )
@@ -317,11 +314,11 @@ class PilotProcess:
         logger.error("pilot %s failed: %s", self._spec.key, reason)
 
     async def _clean_up(self, output: asyncio.Task[None] | None) -> None:
-        """Wait until nothing of it is left but the nodes that it bore."""
+        """End all its processes but the nodes that were forked from it."""
         if self._child is not None and self._link is not None:
             self._child.kill()
             await self._child.wait_group_gone()
-            # Whoever still reads orders finds none. A spare that has just taken one is a node.
+            # Spares that still read orders find none. One that has just taken an order is a node.
             self._link.shutdown(socket.SHUT_WR)
             await asyncio.wait((self._link_closed,), timeout=_PATIENCE)
             if not self._link_closed.done():
@@ -329,7 +326,7 @@ class PilotProcess:
                 self._link_closed.set_result(None)
                 for spare in self._spares.values():
                     spare.kill()
-            # One that has taken an order is claimed soon, or else killed by the end of its wires.
+            # One that has taken an order is claimed soon, or else killed when its pipes close.
             while left := [spare.exit for spare in self._spares.values() if not spare.exit.done()]:
                 await asyncio.wait(left, timeout=_GRACE)
             self._link.close()
@@ -343,7 +340,7 @@ class PilotProcess:
 
 
 class _PilotKeeper:
-    """Keeps the pilot of one key lit: one that fails is lit again, later each time."""
+    """Keeps the pilot of one key running: one that fails is started again, later each time."""
 
     task: asyncio.Task[None]
 
@@ -353,7 +350,7 @@ class _PilotKeeper:
         self.timer: asyncio.TimerHandle | None = None
 
     async def keep_running(self) -> None:
-        """Until cancelled, and the pilot is out."""
+        """Runs until cancelled, and then until the pilot has ended."""
         failures = 0
         while True:
             try:
@@ -361,38 +358,36 @@ class _PilotKeeper:
             except Exception:
                 logger.exception("the pilot %s was lost", self.spec.key)
                 self.pilot.mark_stopped()
-            lit_at = self.pilot.ready_at
-            steady = lit_at is not None and time.monotonic() - lit_at > _STABLE_SECONDS
+            ready_at = self.pilot.ready_at
+            stable = ready_at is not None and time.monotonic() - ready_at > _STABLE_SECONDS
             if not self.pilot.starved:
-                failures = 1 if steady else failures + 1
+                failures = 1 if stable else failures + 1
             delay = _SHORTAGE_DELAY if self.pilot.starved else _FIRST_DELAY * 2 ** (failures - 1)
             await asyncio.sleep(min(delay, _LONGEST_DELAY))
             self.pilot = PilotProcess(self.spec)
 
     def stop(self) -> None:
-        """Have the task end."""
         self.cancel_stop()
         self.pilot.mark_stopped()
         self.task.cancel()
 
     def cancel_stop(self) -> None:
-        """Forget that it was to go out some time."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
 class PilotManager:
-    """All pilots of a pool. `run` makes a task that the pool waits for; see `Supervisor.start_task`."""
+    """All pilots of a pool. `start_task` makes tasks that the pool waits for."""
 
-    def __init__(self, policy: PilotPolicy, run: StartTask) -> None:
+    def __init__(self, policy: PilotPolicy, start_task: StartTask) -> None:
         self._policy = policy
-        self._start_task = run
+        self._start_task = start_task
         self._keepers: dict[str, _PilotKeeper] = {}
         self._closed = not (policy.enabled and linux.AVAILABLE)
 
     def start_pilots(self, specs: Collection[PilotSpec]) -> None:
-        """Have these lit from now on and no others, unless pilots are lit by need."""
+        """Run these pilots from now on and no others, unless the policy starts pilots on demand."""
         if self._policy.linger_seconds is not None:
             return
         wanted = {spec.key: spec for spec in specs}
@@ -402,7 +397,7 @@ class PilotManager:
             self._ensure_running(spec)
 
     def can_fork(self, spec: PilotSpec) -> bool:
-        """Whether it can fork now, or is about to."""
+        """Whether it can fork now or soon."""
         return self._state_of(spec) in (PilotState.READY, PilotState.STARTING)
 
     def _state_of(self, spec: PilotSpec) -> PilotState | None:
@@ -410,17 +405,15 @@ class PilotManager:
         return None if keeper is None or keeper.spec != spec else keeper.pilot.state
 
     async def wait_until_settled(self, within: float) -> None:
-        """Wait until each is lit or has failed; for so many seconds at most."""
+        """Wait until each is ready or has failed; at most `within` seconds."""
         settled = [keeper.pilot.settled for keeper in self._keepers.values()]
         if settled:
             await asyncio.wait(settled, timeout=within)
 
     def on_node_start(self, spec: PilotSpec) -> None:
-        """A node of it is about to start."""
         self._ensure_running(spec)
 
     def on_last_node_gone(self, key: str) -> None:
-        """The last node of it is gone."""
         keeper = self._keepers.get(key)
         if keeper is not None and self._policy.linger_seconds is not None:
             loop = asyncio.get_running_loop()
@@ -429,7 +422,7 @@ class PilotManager:
     async def fork_node(
         self, spec: PilotSpec, make_pipes: Callable[[], NodePipes]
     ) -> tuple[ChildProcess, NodePipes] | None:
-        """Have a node forked, with the wires it has then; None when it must start cold."""
+        """Fork a node, and return it with the pipes it was given; None when it must start cold."""
         pilot = await self._wait_for_pilot(spec)
         if pilot is None:
             return None
@@ -448,7 +441,7 @@ class PilotManager:
         return "" if pilot is None else pilot.address
 
     async def _wait_for_pilot(self, spec: PilotSpec) -> PilotProcess | None:
-        """The pilot, waited for while it is started, but not for long."""
+        """The pilot once it is ready; waits for one that starts, but not for long."""
         keeper = self._keepers.get(spec.key)
         if keeper is None or keeper.spec != spec:
             return None
@@ -460,11 +453,11 @@ class PilotManager:
         return pilot if pilot.state is PilotState.READY else None
 
     def list_status(self) -> list[PilotStatus]:
-        """All that are to be lit, by key."""
+        """The status of all pilots, by key."""
         return [keeper.pilot.status() for _, keeper in sorted(self._keepers.items())]
 
     async def close(self) -> None:
-        """Put out all of them, for good."""
+        """End all pilots, for good."""
         self._closed = True
         keepers = list(self._keepers.values())
         for key in list(self._keepers):
@@ -487,8 +480,8 @@ class PilotManager:
 
 
 async def _finish_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
-    """Do it even if cancelled meanwhile; that then comes after it."""
-    task = asyncio.create_task(work, name="clearing away a pilot")
+    """Finish `work` even if cancelled meanwhile; the cancellation is raised after it."""
+    task = asyncio.create_task(work, name="cleaning up a pilot")
     cancelled = None
     while not task.done():
         try:

@@ -11,14 +11,14 @@ _HELD_AT_MOST = 5.0
 
 
 class StartSlot:
-    """Leave for one node to start, until `release`, or until it has taken long."""
+    """Permission for one node to start, until `release`, at most for some seconds."""
 
     def __init__(self, slots: StartSlots) -> None:
         self._slots: StartSlots | None = slots
         self._timer = asyncio.get_running_loop().call_later(_HELD_AT_MOST, self.release)
 
     def release(self) -> None:
-        """The node is ready, or gone; may be called again."""
+        """May be called again."""
         self._timer.cancel()
         if self._slots is not None:
             slots, self._slots = self._slots, None
@@ -34,7 +34,7 @@ class StartSlots:
         self._numbers = itertools.count()
 
     async def take(self, *, first: bool) -> StartSlot:
-        """Wait for a slot; `first` says whether the version has no other node."""
+        """Wait for a slot; `first`: the version has no other node."""
         if self._free:
             self._free -= 1
             return StartSlot(self)
@@ -49,7 +49,6 @@ class StartSlots:
         return StartSlot(self)
 
     def pass_on_slot(self) -> None:
-        """Let the next one start, now that a slot is free."""
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():  # else it does not wait any more

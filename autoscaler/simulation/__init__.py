@@ -1,4 +1,4 @@
 """Replays requests through the autoscaler's own decisions, with nodes that are only numbers.
 
-`traces` says when requests come, `version` what becomes of them, `replay` decides how many nodes there are.
+`traces` has the arrival times, `simulated_version` the requests and nodes, `replay` the scaling loop.
 """

@@ -1,4 +1,4 @@
-"""Replays traces: the loop of `autoscaler.scaling_loop` with simulated versions and a clock that jumps."""
+"""Replays traces: the loop of `autoscaler.scaling_loop` with simulated versions and a virtual clock."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def simulate_traces(
 ) -> SimulationResult:
     """Replay traces, one per version and with keys of their own, all scaled by the same policy.
 
-    Deterministic but for the time it took. `progress` is told, often, which part of the traces is replayed.
+    Deterministic but for `policy_seconds`. `progress` gets the replayed part of the traces, often.
     """
     return _Replay(traces, policy, conditions).run(progress)
 
 
 class _Replay:
-    """As in the real loop, a version is looked at when a request wakes it, and then once a tick."""
+    """As in the real loop, a version is decided for when a request wakes it, and then once a tick."""
 
     def __init__(
         self, traces: Sequence[TrafficTrace], policy: ScalingSpec, conditions: SimulationConditions
@@ -77,7 +77,7 @@ class _Replay:
         return self._build_result(now)
 
     def _is_over(self, now: float) -> bool:
-        """Whether nothing more will happen, or not soon."""
+        """Whether nothing more will happen within the tail."""
         if now < self._length:
             return False
         return now > self._length + _LONGEST_TAIL or (
@@ -95,7 +95,6 @@ class _Replay:
     # ---- looking, deciding, acting
 
     def _reconcile(self, versions: Sequence[SimulatedVersion], now: float) -> None:
-        """Decide for these versions and have it done."""
         for version in self._awake.values():
             version.advance(now)
         began = time.perf_counter_ns()
@@ -162,27 +161,27 @@ class _Replay:
     def _build_result(self, now: float) -> SimulationResult:
         for version in self._versions.values():
             version.end_replay(now)
-        tally, conditions = self._stats, self._conditions
-        waits = sorted(tally.waits)
-        instant = tally.computed - len(waits)
-        computing = tally.computed * conditions.service_seconds
-        idle = max(0.0, tally.ready_seconds - computing)
+        stats, conditions = self._stats, self._conditions
+        waits = sorted(stats.waits)
+        instant = stats.computed - len(waits)
+        computing = stats.computed * conditions.service_seconds
+        idle = max(0.0, stats.ready_seconds - computing)
         return SimulationResult(
             versions=len(self._versions),
             seconds=now,
-            requests=tally.requests,
-            answered=tally.answered,
-            refused=tally.refused,
-            timed_out=tally.timed_out,
-            cold_starts=tally.cold_starts,
-            held=tally.held,
+            requests=stats.requests,
+            answered=stats.answered,
+            refused=stats.refused,
+            timed_out=stats.timed_out,
+            cold_starts=stats.cold_starts,
+            held=stats.held,
             wait_p50=wait_percentile(waits, instant, 0.5),
             wait_p99=wait_percentile(waits, instant, 0.99),
             wait_max=wait_percentile(waits, instant, 1.0),
-            nodes_started=tally.nodes_started,
-            most_nodes=tally.most_nodes,
-            node_seconds=tally.node_seconds,
-            idle_share=idle / tally.node_seconds if tally.node_seconds else 0.0,
+            nodes_started=stats.nodes_started,
+            most_nodes=stats.most_nodes,
+            node_seconds=stats.node_seconds,
+            idle_share=idle / stats.node_seconds if stats.node_seconds else 0.0,
             looks=self._decisions,
             policy_seconds=self._policy_nanoseconds / 1e9,
         )

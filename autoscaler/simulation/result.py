@@ -62,7 +62,7 @@ class SimulationResult:
 
     @property
     def policy_microseconds(self) -> float:
-        """What the policy costs per tick and version."""
+        """The cost of the policy per tick and version."""
         return 1e6 * self.policy_seconds / self.looks if self.looks else 0.0
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ReplayStats:
-    """What is counted over all versions; the fields are those of `Result`.
+    """What is counted over all versions; the fields are those of `SimulationResult`.
 
     `computed` requests have begun to be, `waits` are the times in seconds that some of them waited for that;
     the others did not wait. `nodes` are there now, `ready_seconds` the node-seconds without the starts.
@@ -49,18 +49,18 @@ class SimulatedNode:
 
 
 class SimulatedFleet:
-    """The nodes of one version. `starts` tells how long the next one takes to start, in seconds."""
+    """The nodes of one version. `starts` gives the start time of the next node, in seconds."""
 
-    def __init__(self, starts: Iterator[float], tally: ReplayStats) -> None:
+    def __init__(self, starts: Iterator[float], stats: ReplayStats) -> None:
         self.ready: list[SimulatedNode] = []
         self.starting: list[SimulatedNode] = []
         self.draining: list[SimulatedNode] = []
         self._starts = starts
-        self._stats = tally
+        self._stats = stats
 
     @property
     def count(self) -> int:
-        """Nodes that are ready or on their way."""
+        """Nodes that are starting or ready."""
         return len(self.ready) + len(self.starting)
 
     def pick_node(self, room: int) -> SimulatedNode | None:
@@ -72,24 +72,23 @@ class SimulatedFleet:
         return node if len(node.inside) < room else None
 
     def start_node(self, now: float) -> SimulatedNode:
-        """One more node; it is to become ready at its `ready_at`."""
+        """Start a node, which the caller marks as ready at its `ready_at`."""
         node = SimulatedNode(now, now + next(self._starts))
         self.starting.append(node)
-        tally = self._stats
-        tally.nodes_started += 1
-        tally.nodes += 1
-        tally.most_nodes = max(tally.most_nodes, tally.nodes)
+        stats = self._stats
+        stats.nodes_started += 1
+        stats.nodes += 1
+        stats.most_nodes = max(stats.most_nodes, stats.nodes)
         return node
 
     def mark_ready(self, node: SimulatedNode) -> None:
-        """A node has started."""
         self.starting.remove(node)
         self.ready.append(node)
 
     def shrink(self, count: int, now: float) -> list[SimulatedNode]:
-        """Have no more nodes than that; those that go, gone or draining.
+        """Remove nodes until `count` are starting or ready; returns those that are gone or draining.
 
-        The least loaded go first, those that start only when `count` is 0.
+        The least loaded go first, starting ones only when `count` is 0.
         """
         leaving = sorted(self.ready, key=count_requests)[: max(0, len(self.ready) - count)]
         if not count:
@@ -104,12 +103,11 @@ class SimulatedFleet:
         return leaving
 
     def remove_drained(self, node: SimulatedNode, now: float) -> None:
-        """A draining node has nothing left to compute."""
         self.draining.remove(node)
         self._record_end(node, now)
 
     def remove_all(self, now: float) -> None:
-        """Count the nodes that are still there at the end of the replay."""
+        """Count the nodes that are left at the end of the replay."""
         for node in (*self.ready, *self.starting, *self.draining):
             self._record_end(node, now)
 
@@ -121,7 +119,6 @@ class SimulatedFleet:
 
 
 def count_requests(node: SimulatedNode) -> int:
-    """Requests inside a node."""
     return len(node.inside)
 
 

@@ -1,7 +1,7 @@
-"""One simulated version: its requests, its nodes, and what the autoscaler is to know of them.
+"""One simulated version: its requests, its nodes, and what the autoscaler observes of them.
 
-Between two decisions versions do not touch each other. So each has its own events and catches up when it is
-looked at; that is quicker than one queue of events for all.
+Between two decisions versions are independent. So each has its own event queue and advances to the time of a
+decision; that is faster than one event queue for all.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autoscaler.simulation.traces import TrafficTrace
 
 
 class SimulatedVersion:
-    """All times are in seconds from the start of the replay; they only go forward.
+    """All times are in seconds from the start of the replay; they never go back.
 
-    `state` and `short` (it was granted fewer nodes than it wanted) are the decider's to change.
+    `state` and `short` (it was granted fewer nodes than it wanted) are set by the replay.
     """
 
     def __init__(
@@ -32,54 +32,52 @@ class SimulatedVersion:
         policy: ScalingSpec,
         conditions: SimulationConditions,
         starts: Iterator[float],
-        tally: ReplayStats,
+        stats: ReplayStats,
     ) -> None:
         self.key = trace.key
         self.floor = policy.min_nodes if policy.exact_nodes is None else policy.exact_nodes
         self.state = ScalingState()
         self.short = False
-        self.fleet = SimulatedFleet(starts, tally)
+        self.fleet = SimulatedFleet(starts, stats)
         self._policy = policy
         self._conditions = conditions
         self._service = conditions.service_seconds
         self._request_timeout = conditions.request_timeout
         self._node_concurrency = conditions.node_concurrency
         self._usual_start = statistics.median(conditions.start_seconds)
-        self._stats = tally
+        self._stats = stats
         self._meter = ConcurrencyMeter(0.0)
         self._history = CounterHistory(0.0)
         self._arrivals = trace.iter_arrivals()
         self.next_arrival = next(self._arrivals, math.inf)
-        # When those came that found no node with room, the first first; `_watched`: an event will look
-        # whether its patience has ended.
+        # Arrival times of waiting requests, oldest first; `_expiry_scheduled`: an event will check the first
+        # for its timeout.
         self._waiting: deque[float] = deque()
         self._expiry_scheduled = False
-        # Whether a request came that could not wait for a node, and whether any was seen at the last look.
+        # Whether a request was refused as late, and whether there were requests at the last decision.
         self._refused_as_late = self._had_requests = False
-        # (when, order, node): a node is ready, or done with a request. None: somebody's patience may end.
+        # (when, order, node): a node is ready, or done with a request. None: a waiting request may time out.
         self._events: list[tuple[float, int, SimulatedNode | None]] = []
         self._order = itertools.count()
 
-    # ---- what the autoscaler sees
+    # ---- what the autoscaler observes
 
     @property
     def requests(self) -> int:
-        """Requests that run or wait."""
         return self._meter.level
 
     @property
     def is_asleep(self) -> bool:
-        """Whether there is neither a node nor a request."""
         return not (self.fleet.count or self.fleet.draining or self._meter.level or self.floor)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing will come, and nothing is left but nodes that stay."""
+        """Whether no request will come, and none runs or waits."""
         busy = self.next_arrival < math.inf or self._meter.level or self.fleet.draining
         return not busy and self.fleet.count <= self.floor
 
     def observe(self, now: float) -> Observation:
-        """What `decide` is to know."""
+        """The input of `decide_node_count`."""
         policy, integral = self._policy, self._meter.integral_at(now)
         self._history.sample(now, integral)
         requests = max(self._meter.level, int(self._refused_as_late))
@@ -95,7 +93,7 @@ class SimulatedVersion:
         )
 
     def build_demand(self, wanted: int) -> Demand:
-        """What `allocate` is to know."""
+        """The input of `allocate_nodes`."""
         return Demand(
             key=self.key,
             wanted=wanted,
@@ -110,7 +108,7 @@ class SimulatedVersion:
     def _idle_since(self) -> float:
         return max(0.0, self._meter.last_end, *[node.ready_at for node in self.fleet.ready])
 
-    # ---- what is decided
+    # ---- scaling
 
     def scale(self, count: int, now: float) -> list[SimulatedNode]:
         """Start or drain nodes until so many are ready or starting; those that go."""
@@ -123,14 +121,14 @@ class SimulatedVersion:
         return fleet.shrink(count, now)
 
     def end_replay(self, now: float) -> None:
-        """The replay ends: whoever still waits for an answer gets none."""
+        """Count requests that still wait for an answer as timed out."""
         self._stats.timed_out += self._meter.level
         self.fleet.remove_all(now)
 
-    # ---- what happens by itself
+    # ---- events
 
     def advance(self, until: float) -> None:
-        """Let everything happen that does, up to and including this moment."""
+        """Process all events up to and including this moment."""
         events, arrival = self._events, self.next_arrival
         while True:
             if events and events[0][0] <= arrival:
@@ -164,7 +162,6 @@ class SimulatedVersion:
             self._enter_node(node, now, now)
 
     def _queue_or_refuse(self, now: float) -> None:
-        """No node has room: wait, if that may help."""
         full = len(self._waiting) >= self._conditions.queue_requests
         late = not self.fleet.ready and self._time_to_ready(now) > self._request_timeout
         if full or late:
@@ -179,7 +176,7 @@ class SimulatedVersion:
             self._schedule_event(now + self._request_timeout, None)
 
     def _time_to_ready(self, now: float) -> float:
-        """How long it probably takes until the first node is ready, in seconds."""
+        """The estimated time until the first node is ready, in seconds."""
         if self.short:
             return 0.0  # nobody knows
         starting = self.fleet.starting
@@ -195,7 +192,7 @@ class SimulatedVersion:
             self._begin_request(node, now)
 
     def _begin_request(self, node: SimulatedNode, now: float) -> None:
-        """Begin with the first request inside."""
+        """Begin to compute the first request inside."""
         self._stats.computed += 1
         waited = now - node.inside[0]
         if waited:
@@ -204,16 +201,16 @@ class SimulatedVersion:
         self._schedule_event(node.free_at, node)
 
     def _complete_request(self, node: SimulatedNode, now: float) -> None:
-        """A request is done; the next one follows that still has time."""
-        inside, patience = node.inside, self._request_timeout
-        if inside[0] + patience < now:
+        """Complete a request, and begin the next one that has not timed out."""
+        inside, timeout = node.inside, self._request_timeout
+        if inside[0] + timeout < now:
             self._time_out_first(inside, now)
         else:
             inside.popleft()
             self._stats.answered += 1
             self._meter.change(-1, now)
         # Their time may have run out a little earlier, since the last completion.
-        while inside and inside[0] + patience <= now:
+        while inside and inside[0] + timeout <= now:
             self._time_out_first(inside, now)
         if inside:
             self._begin_request(node, now)
@@ -223,7 +220,7 @@ class SimulatedVersion:
             self._serve_waiting(now)
 
     def _expire_waiting(self, now: float) -> None:
-        """Those who have waited too long leave; the next in the queue is watched."""
+        """Time out requests that have waited too long, and schedule the next expiry."""
         waiting = self._waiting
         while waiting and waiting[0] + self._request_timeout <= now:
             self._time_out_first(waiting, now)

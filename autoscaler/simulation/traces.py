@@ -51,7 +51,7 @@ class TrafficTrace:
         return every if math.isinf(self.cut) else itertools.takewhile(lambda moment: moment < self.cut, every)
 
     def _shift_moments(self, places: range, seconds: float) -> Iterator[float]:
-        """Some of the moments, so much later; not a slice, because that would be a copy."""
+        """Some of the moments, so much later; not a slice, which would be a copy."""
         moments = map(self.moments.__getitem__, places)
         return map(operator.add, moments, itertools.repeat(seconds)) if seconds else moments
 
@@ -65,7 +65,7 @@ class TrafficTrace:
 
 
 def build_trace(key: str, load: LoadProfile, seconds: float, seed: str) -> TrafficTrace:
-    """A trace with this load; where in its second a request comes is up to `seed`."""
+    """A trace with this load; the moment of a request within its second is drawn from `seed`."""
     random_ = random.Random(seed).random  # noqa: S311  nothing secret
     moments = array("d")
     for second, requests in load:
@@ -99,7 +99,6 @@ def _office_hours_load(source: random.Random) -> LoadProfile:
 
 
 def _office_rate(hour: float) -> float:
-    """Requests per second at an hour of the day."""
     if not 8 <= hour < 18:
         return 0.0
     day = math.sin(math.pi * (hour - 8) / 10)

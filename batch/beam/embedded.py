@@ -1,4 +1,4 @@
-"""Runs a planned job on this machine, and watches over its workers meanwhile."""
+"""Runs a planned job on this machine, and watches its workers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from batch.messages import FailureStatus, JobCounts
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks at the workers; how long a worker may be silent; how long one may take to stop.
+# Seconds between two checks of the workers, of silence of a worker, and for a worker to stop.
 _LOOK_EVERY, _LONGEST_SILENCE, _STOP_WITHIN = 0.5, 60.0, 10.0
-# The exit code of an attempt whose worker is gone: a new one may do better.
+# The exit code of an attempt whose worker has died: another attempt may succeed.
 WORKER_LOST = 70
 
 
 def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTiming:
-    """Run on this machine. Raises JobFailed."""
+    """Raises JobFailed."""
     if workers > 1:
         # All threads here are Beam's; with one worker those of a model's code are among them.
         threading.excepthook = _exit_on_dead_worker
     start = time.monotonic()
-    meters = ProgressReader(Path(plan.progress_folder))
-    # A single one is this process, whose silence the server notices.
-    watch = _WorkerWatch(meters, context, workers if workers > 1 else 0)
+    progress = ProgressReader(Path(plan.progress_folder))
+    # A single worker is this process, which the server watches.
+    watch = _WorkerWatch(progress, context, workers if workers > 1 else 0)
     runner, options = runners.create_embedded_runner(workers, plan.progress_folder)
     watch.start()
     try:
@@ -43,7 +43,7 @@ def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTi
         raise
     finally:
         watch.finish()
-    return RunTiming(meters.read_totals().seconds, (time.monotonic() - start) * workers)
+    return RunTiming(progress.read_totals().seconds, (time.monotonic() - start) * workers)
 
 
 def _run_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> None:
@@ -54,20 +54,20 @@ def _run_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> None:
 
 
 def _exit_on_dead_worker(arguments: threading.ExceptHookArgs) -> None:
-    """Beam waits for ever when a worker is gone; its thread for the process ends with this error."""
+    """Beam waits for ever when a worker has died; its thread for that process ends with this error."""
     logger.error("a worker is gone: %s", arguments.exc_value)
     os._exit(WORKER_LOST)
 
 
 class _WorkerWatch(threading.Thread):
-    """Looks at the workers of this machine, stops them for too many errors, and gives up silent ones.
+    """Watches the workers: stops them for too many errors, and ends this process if one is silent.
 
-    `processes` workers are to show up soon.
+    `processes` workers must report within `_LONGEST_SILENCE`.
     """
 
-    def __init__(self, meters: ProgressReader, context: RunContext, processes: int) -> None:
+    def __init__(self, progress: ProgressReader, context: RunContext, processes: int) -> None:
         super().__init__(name="watch", daemon=True)
-        self._meters = meters
+        self._progress = progress
         self._context = context
         self._processes = processes
         self._finished = threading.Event()
@@ -75,19 +75,16 @@ class _WorkerWatch(threading.Thread):
         self.reason = ""
 
     def run(self) -> None:
-        """Look again and again."""
         while not self._finished.wait(_LOOK_EVERY):
             self._check_workers()
 
     def finish(self) -> None:
-        """Look no more."""
         self._finished.set()
         self.join()
 
     def build_failure(self) -> JobFailed:
-        """Why the workers were stopped."""
         counts = self._read_counts()
-        message = " ".join([self.reason, "The first of them:", "; ".join(self._meters.read_examples())])
+        message = " ".join([self.reason, "The first of them:", "; ".join(self._progress.read_examples())])
         return JobFailed(FailureStatus("FAILED_PRECONDITION", message, counts.predictions, counts.errors))
 
     def _check_workers(self) -> None:
@@ -96,13 +93,13 @@ class _WorkerWatch(threading.Thread):
         if self._stop_by is None:
             self.reason = self._context.limit.explain_excess(counts.predictions, counts.errors, final=False)
             if self.reason:
-                self._meters.stop_workers()
+                self._progress.stop_workers()
                 self._stop_by = time.monotonic() + _STOP_WITHIN
         elif time.monotonic() > self._stop_by:
             self._context.on_stuck(self.build_failure().failure)
-        if (silence := self._meters.longest_silence(self._processes)) > _LONGEST_SILENCE:
+        if (silence := self._progress.longest_silence(self._processes)) > _LONGEST_SILENCE:
             logger.error("a worker has been silent for %.0f s", silence)
             os._exit(WORKER_LOST)
 
     def _read_counts(self) -> JobCounts:
-        return self._meters.read_counts(self._context.bytes_total)
+        return self._progress.read_counts(self._context.bytes_total)

@@ -1,4 +1,4 @@
-"""What all ways to run a planned job on Beam have in common."""
+"""Run a planned job on Beam: what the embedded and the remote runners have in common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class RunContext:
     """What a run needs besides its plan.
 
-    `counted` is told how far it is, `abandon` is called when workers do not stop that ought to: it ends the
+    `on_counts` gets its progress; `on_stuck` is called when workers do not stop that should: it ends the
     process.
     """
 
@@ -35,21 +35,21 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class RunTiming:
-    """How long a run took, in seconds: see `Outcome`."""
+    """How long a run took, in seconds: see `JobOutcome`."""
 
     seconds: float
     worker_seconds: float
 
 
 def start_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> Any:
-    """Hand the pipeline to the runner, and return Beam's result of it."""
+    """Submit the pipeline to the runner; returns Beam's result object."""
     steps = beam.Pipeline(runner=runner, options=options)
     pipeline.build_pipeline(steps, plan)
     return steps.run()
 
 
 def to_job_failure(error: Exception) -> JobFailed:
-    """What an exception of Beam's means for the job."""
+    """The JobFailed that an exception of Beam carries, or one of INTERNAL."""
     if isinstance(error, JobFailed):
         return error
     failed = failures.extract_failure(str(error))

@@ -24,21 +24,21 @@ from serving.runtimes import ColumnsFormat, ExternalInterpreter, InputFormat, Lo
 from serving.runtimes.instance_batch import Batch, DependentColumns, count_rows, take_rows
 from serving.scratch_folders import make_scratch_folder, sweep_scratch
 
-# Rows per call where nobody says. 64 is the contract's, for calls whose memory or time nobody knows. What is
-# known to treat rows one by one and to be fast loses more than half of its speed in calls of 64 (measured).
+# Default rows per call. 64 is the contract's, for models whose memory and time per row are unknown. Fast
+# models that compute rows independently lose more than half of their speed in calls of 64 (measured).
 _CONTRACT_ROWS, _FAST_ROWS = 64, 1024
 _FAST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
-# Others run users' code, or steps that work in place: what a failed call was given may have been changed.
+# Frameworks that leave instances unchanged. Others run users' code, or steps that work in place.
 _UNCHANGED_INSTANCES = frozenset({"TENSORFLOW", "XGBOOST"})
 
-# Runners may work on several bundles at a time in one process; a runtime is for one thread at a time.
+# Runners may run several bundles at a time in one process; a runtime serves one thread at a time.
 _RUNTIME_LOCK = threading.Lock()
 
 
 class SharedModel:
-    """A model that every step of a worker process shares: loaded when it is first asked for.
+    """A model that all steps of a worker process share, loaded at first use.
 
-    `cache_dir` is "" for machines other than this one.
+    `cache_dir` is "" for workers on other machines.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SharedModel:
         self._shared = Shared()
 
     def load(self) -> Runtime:
-        """The loaded model. Raises LoadFailed, UserCodeFailed, and what fetching its files raises."""
+        """Raises LoadFailed, UserCodeFailed, and the errors of fetching its files."""
         runtime: Runtime = self._shared.acquire(self._load_runtime)
         return runtime
 
@@ -89,10 +89,10 @@ class SharedModel:
 
 
 class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
-    """Predicts batches with a runtime, `rows` at a time (0: as many as are good for the model).
+    """Predicts batches with a runtime, `rows` at a time (0: a number that suits the model).
 
-    A record that the model fails on costs itself only, its call being repeated without it, unless the model
-    takes nothing but calls of several.
+    A record that the model fails on fails alone: its call is repeated without it, unless the model takes
+    batches of a fixed size.
     """
 
     def __init__(self, model: SharedModel, parameters: Mapping[str, Any], rows: int) -> None:
@@ -102,57 +102,54 @@ class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
         self._rows = rows
 
     def load_model(self) -> Runtime:
-        """The model of this worker process."""
         with failures.carry_errors():
             return self._model.load()
 
     def run_inference(
         self, batch: Sequence[BatchedBlock], model: Runtime, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """For each batch of instances, one of predictions."""
+        """One batch of predictions for each batch of instances."""
         for batches in batch:
             yield PredictionResult(batches.block.index, self._predict_block(batches, model))
 
     def batch_elements_kwargs(self) -> Mapping[str, Any]:
-        """Elements are blocks already; Beam is not to collect them."""
+        """Elements are blocks already: Beam must not batch them."""
         return {"min_batch_size": 1, "max_batch_size": 1}
 
     def get_num_bytes(self, batch: Sequence[BatchedBlock]) -> int:
-        """The bytes of the records."""
         return sum(len(batches.block.data) for batches in batch)
 
     def get_metrics_namespace(self) -> str:
-        """What Beam's metrics of this step are called."""
         return "pilotlight"
 
     def _predict_block(self, given: BatchedBlock, model: Runtime) -> BatchedBlock:
         form = model.input_format(self._parameters)
         fixed = form.fixed_rows if isinstance(form, ColumnsFormat) else None
-        attempt = _IsolatingPredictor(model, self._parameters, fixed or 1)
+        predictor = _IsolatingPredictor(model, self._parameters, fixed or 1)
         for part in given.parts:
-            attempt.predict_rows(part, fixed or self._rows or _choose_rows(model, form, part))
-        if not attempt.failures:
-            return BatchedBlock(given.block, tuple(attempt.parts), given.rows, given.keys, given.rejected)
-        return _drop_failed_rows(given, attempt)
+            predictor.predict_rows(part, fixed or self._rows or _choose_rows(model, form, part))
+        if not predictor.failures:
+            return BatchedBlock(given.block, tuple(predictor.parts), given.rows, given.keys, given.rejected)
+        return _drop_failed_rows(given, predictor)
 
 
 class _IsolatingPredictor:
-    """Predicts batch by batch, and keeps the rows apart that the model fails on, by their number.
+    """Predicts batch by batch, and isolates the rows that the model fails on, by their number.
 
-    A call has `least` rows at least.
+    A call has at least `least` rows.
     """
 
     def __init__(self, model: Runtime, parameters: Mapping[str, Any], least: int) -> None:
         self._model = model
         self._parameters = parameters
         self._least = least
-        self._most: float = math.inf  # as far as is known
+        self._most: float = math.inf  # the largest batch that may succeed
         self._row = 0
         self.parts: list[Batch] = []
         self.failures: dict[int, ModelError] = {}
 
     def predict_rows(self, instances: Batch, rows: int) -> None:
-        """Predict what can be predicted, so many rows in a call, fewer once those are seen to be too many."""
+        """Predict at most `rows` rows per call, fewer once those turn out to be too many."""
         start, size = 0, count_rows(instances)
         while start < size:
             end = start + int(min(rows, self._most))
@@ -160,7 +157,7 @@ class _IsolatingPredictor:
             start = end
 
     def _predict_or_halve(self, instances: Batch) -> None:
-        """Predict what can be predicted: a batch that fails is cut in halves until one row is left."""
+        """Predict a batch; halve one that fails until one row is left."""
         size = count_rows(instances)
         kept = b"" if self._model.framework in _UNCHANGED_INSTANCES else pickle.dumps(instances)
         try:
@@ -173,7 +170,7 @@ class _IsolatingPredictor:
             half = (size + 1) // 2
             failed = len(self.failures)
             self.predict_rows(pickle.loads(kept) if kept else instances, half)
-            if len(self.failures) == failed:  # no row is at fault, but their number
+            if len(self.failures) == failed:  # the number of rows is at fault
                 self._most = min(self._most, half)
         else:
             self._row += size
@@ -199,24 +196,24 @@ class _IsolatingPredictor:
         return predictions
 
 
-def _drop_failed_rows(given: BatchedBlock, attempt: _IsolatingPredictor) -> BatchedBlock:
+def _drop_failed_rows(given: BatchedBlock, predictor: _IsolatingPredictor) -> BatchedBlock:
     lines = given.block.split_records()
     rows = range(len(lines)) if given.rows is None else given.rows
-    bad: list[RejectedRecord] = [
-        reject_record(lines[rows[row]], error) for row, error in attempt.failures.items()
+    rejected: list[RejectedRecord] = [
+        reject_record(lines[rows[row]], error) for row, error in predictor.failures.items()
     ]
-    good = [row for row in range(len(rows)) if row not in attempt.failures]
+    good = [row for row in range(len(rows)) if row not in predictor.failures]
     return BatchedBlock(
         given.block,
-        tuple(attempt.parts),
+        tuple(predictor.parts),
         rows=[rows[row] for row in good],
         keys=None if given.keys is None else [given.keys[row] for row in good],
-        rejected=tuple(sorted((*given.rejected, *bad), key=lambda one: one.offset)),
+        rejected=tuple(sorted((*given.rejected, *rejected), key=lambda one: one.offset)),
     )
 
 
 def _choose_rows(model: Runtime, form: InputFormat, part: Batch) -> int:
-    """The rows of a call where nobody says: each by itself if they are not known to be independent."""
+    """The default number of rows per call: one if rows are not known to be independent."""
     if isinstance(part, DependentColumns) or (isinstance(form, ColumnsFormat) and not form.independent_rows):
         return 1
     return _FAST_ROWS if model.mergeable and model.framework in _FAST else _CONTRACT_ROWS

@@ -35,7 +35,9 @@ PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """All that the steps need to know. `folder` takes the attempt's temporary files, `meters` see `Meter`."""
+    """All parameters of the steps. `folder` is for the attempt's temporary files, `progress_folder` for
+    `ProgressWriter`.
+    """
 
     files: FileStore
     shards: Sequence[Shard]
@@ -51,7 +53,6 @@ class PipelinePlan:
 
 
 def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
-    """Put the steps together."""
     (
         pipeline
         | "Shards" >> beam.Create([(shard.index, shard) for shard in plan.shards], reshuffle=False)
@@ -67,14 +68,13 @@ def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
 
 
 class ReadShards(beam.DoFn):
-    """Shards to blocks of records."""
+    """Reads shards as blocks of records."""
 
     def __init__(self, files: FileStore, data_format: str) -> None:
         self._files = files
         self._data_format = data_format
 
     def process(self, element: tuple[int, Iterable[Shard]]) -> Iterator[RecordBlock]:
-        """Read the one shard of this number."""
         _, shards = element
         with failures.carry_errors():
             for shard in shards:
@@ -82,7 +82,7 @@ class ReadShards(beam.DoFn):
 
 
 class DecodeRecords(beam.DoFn):
-    """Records to instances in the form that the model wants."""
+    """Decodes records to instances in the model's input format."""
 
     def __init__(self, model: SharedModel, parameters: Mapping[str, Any], keys: tuple[str, ...]) -> None:
         self._model = model
@@ -90,31 +90,29 @@ class DecodeRecords(beam.DoFn):
         self._keys = keys
 
     def setup(self) -> None:
-        """Load the model, which alone knows its form."""
+        """Load the model, which determines the format."""
         with failures.carry_errors():
             self._runtime = self._model.load()
             self._instances = RecordDecoder(self._runtime.input_format(self._parameters), self._keys)
 
     def process(self, element: RecordBlock) -> Iterator[BatchedBlock]:
-        """Decode a block."""
         with failures.carry_errors():
             yield self._instances.decode(element)
 
 
 class EncodePredictions(beam.DoFn):
-    """Predictions to lines."""
+    """Encodes predictions as lines."""
 
     def __init__(self, output_format: str, style: AnswerStyle) -> None:
         self._lines = LineEncoder(output_format, style)
 
     def process(self, element: PredictionResult) -> Iterator[EncodedBlock]:
-        """Encode a block."""
         with failures.carry_errors():
             yield self._lines.encode(cast(BatchedBlock, element.inference))
 
 
 class WritePieces(beam.DoFn):
-    """Lines to files of the attempt: one of each shard that is in the bundle."""
+    """Writes lines to temporary files of the attempt: one for each shard in the bundle."""
 
     def __init__(self, files: FileStore, folder: str, meter: ProgressWriter) -> None:
         self._files = files
@@ -126,15 +124,13 @@ class WritePieces(beam.DoFn):
         self._bytes = Metrics.counter(NAMESPACE, BYTES)
 
     def setup(self) -> None:
-        """Show that this worker is at work."""
         self._progress.start()
 
     def start_bundle(self) -> None:
-        """Begin with no file."""
         self._open = {}
 
     def process(self, element: EncodedBlock) -> Iterator[tuple[int, ShardPiece]]:
-        """Append a block to the file of its shard, and close that behind the last one."""
+        """Append a block to the file of its shard; close the file after the last block."""
         with failures.carry_errors():
             writer = self._open.get(element.shard)
             if writer is None:
@@ -147,7 +143,7 @@ class WritePieces(beam.DoFn):
                 yield element.shard, writer.close()
 
     def finish_bundle(self) -> Iterator[Any]:
-        """Close the files of shards whose last block another bundle gets."""
+        """Close the files of shards whose last block is in another bundle."""
         with failures.carry_errors():
             for shard, writer in self._open.items():
                 yield WindowedValue(
@@ -156,7 +152,7 @@ class WritePieces(beam.DoFn):
         self._open = {}
 
     def teardown(self) -> None:
-        """Drop what a failed bundle left open."""
+        """Abort the files that a failed bundle left open."""
         for writer in self._open.values():
             writer.abandon()
 
@@ -172,14 +168,13 @@ class WritePieces(beam.DoFn):
 
 
 class SealShards(beam.DoFn):
-    """The pieces of a shard to one file, written down as complete."""
+    """Joins the pieces of a shard to one file, and records that it is complete."""
 
     def __init__(self, files: FileStore, folder: str) -> None:
         self._files = files
         self._folder = folder
 
     def process(self, element: tuple[int, Iterable[ShardPiece]]) -> None:
-        """Seal a shard."""
         shard, pieces = element
         with failures.carry_errors():
             writers.seal_shard(self._files, self._folder, shard, pieces)

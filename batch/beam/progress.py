@@ -1,7 +1,7 @@
-"""How far a job is, as its workers on this machine tell: a file each in one folder, added up by the job.
+"""The progress of a job on this machine: each worker writes a file in one folder, and the job adds them up.
 
-A worker writes its totals in place, and touches its file also while nothing comes of a long call: a worker
-that is stopped, or stuck so that none of its threads runs, falls silent.
+A worker writes its totals in place, and touches its file regularly, also during a long call: a worker that is
+stopped, or whose threads are all stuck, falls silent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from serving.errors import Cancelled
 
 _TOTALS = struct.Struct("=QQQdd")
 _BEAT_SECONDS = 1.0
-# Of the first bad records, this many are told of when a job is stopped for its errors.
+# How many of the first rejected records are reported when a job is stopped for its errors.
 _MOST_EXAMPLES = 3
-# Where this file is, workers stop.
+# Workers stop where this file exists.
 _STOP = "stop"
 
 
 class ProgressTotals(NamedTuple):
-    """What was done: records predicted and refused, bytes read, and from when to when (since the epoch)."""
+    """Work done: records predicted and rejected, bytes read, start and end (seconds since the epoch)."""
 
     predictions: int = 0
     errors: int = 0
@@ -40,7 +40,6 @@ class ProgressTotals(NamedTuple):
     ended: float = 0.0
 
     def add(self, other: ProgressTotals) -> ProgressTotals:
-        """Both together."""
         return ProgressTotals(
             self.predictions + other.predictions,
             self.errors + other.errors,
@@ -56,7 +55,7 @@ class ProgressTotals(NamedTuple):
 
 
 class ProgressWriter:
-    """A worker's end. `folder` is "" on machines that nobody looks at from here."""
+    """A worker's end. `folder` is "" on other machines, where nothing is written."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -64,15 +63,15 @@ class ProgressWriter:
         self._examples = 0
 
     def start(self) -> None:
-        """Show that this worker is alive, from now on."""
+        """Touch this worker's file regularly from now on."""
         if self._folder:
             self._file  # noqa: B018  made at first use
             threading.Thread(target=self._touch_regularly, name="meter", daemon=True).start()
 
     def add(self, done: ProgressTotals, examples: Sequence[str] = ()) -> None:
-        """Count what was done, and keep the first examples of what was wrong.
+        """Add work done, and keep the first examples of rejected records.
 
-        Raises Cancelled when the job is to stop.
+        Raises Cancelled when the job must stop.
         """
         if not self._folder:
             return
@@ -87,7 +86,7 @@ class ProgressWriter:
 
     @cached_property
     def _file(self) -> int:
-        """This process's file. A process may have had a meter before: that one's totals count on."""
+        """This process's file. A process may have had a writer before, whose totals are added."""
         path = Path(self._folder, str(os.getpid()))
         file = os.open(path, os.O_RDWR | os.O_CREAT)
         self._totals = self._totals.add(_unpack_totals(os.pread(file, _TOTALS.size, 0)))
@@ -97,39 +96,37 @@ class ProgressWriter:
     def _touch_regularly(self) -> None:
         never = threading.Event()
         while not never.wait(_BEAT_SECONDS):
-            # A disk in trouble costs this beat, not all that follow.
+            # A failed touch must not end the thread.
             with contextlib.suppress(OSError):
                 os.utime(self._file)
 
 
 class ProgressReader:
-    """The job's end: what all workers that ever wrote into `folder` have done."""
+    """The job's end: the sum over all workers that ever wrote into `folder`."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
         self._clock = clock
         self._since = clock()
-        # By file: the beat that was seen last, and since when. The time in it is of a clock that may be set.
+        # By file: its last modification time, and when it was first seen. File times are of another clock.
         self._beats: dict[str, tuple[int, float]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def read_totals(self) -> ProgressTotals:
-        """The sum so far."""
         total = ProgressTotals()
         for file in self._worker_files():
             total = total.add(_unpack_totals(file.read_bytes()))
         return total
 
     def read_counts(self, bytes_total: int) -> JobCounts:
-        """The sum so far, as it is told."""
         total = self.read_totals()
         stored = min(total.stored, bytes_total)
         return JobCounts(total.predictions, total.errors, stored, bytes_total, len(self._worker_files()))
 
     def longest_silence(self, processes: int = 0) -> float:
-        """For how many seconds the most silent worker has said nothing; of `processes`, some may never.
+        """Seconds since the last sign of life of the most silent worker; of `processes` workers.
 
-        To be asked often: a worker's silence begins when it is first seen.
+        To be called often: a worker's silence is measured from when this sees it first.
         """
         now = self._clock()
         beats = {file.name: (file.stat().st_mtime_ns, now) for file in self._worker_files()}
@@ -143,7 +140,6 @@ class ProgressReader:
         return max((now - since for since in heard), default=0.0)
 
     def read_examples(self) -> list[str]:
-        """Some of the first records that were refused, in words."""
         found = [
             msgspec.json.decode(line, type=str)
             for file in sorted(self._folder.glob("*.examples"))
@@ -152,7 +148,6 @@ class ProgressReader:
         return found[:_MOST_EXAMPLES]
 
     def stop_workers(self) -> None:
-        """Have all workers stop where they are."""
         (self._folder / _STOP).touch()
 
     def _worker_files(self) -> list[Path]:

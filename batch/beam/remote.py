@@ -1,4 +1,4 @@
-"""Runs a planned job elsewhere: on a runner that takes the pipeline to other machines."""
+"""Runs a planned job on a remote runner, which takes the pipeline to other machines."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Un
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks at the pipeline, at first and later.
+# Seconds between two polls of the pipeline, at first and later.
 _LOOK_FIRST, _LOOK_EVERY = 0.5, 5.0
-# The exit code of a process that was asked to end.
+# The exit code after SIGTERM.
 _EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def run_remote(
     plan: PipelinePlan, remote: RemoteRunner, packages: Callable[[], Sequence[str]], context: RunContext
 ) -> RunTiming:
-    """Run elsewhere; how long each worker ran is not known here. Raises ServingError or JobFailed.
+    """Run on other machines; how long each worker ran is unknown. Raises ServingError or JobFailed.
 
-    `packages` makes the archives that the workers need if they have nothing but Beam. When this process is
-    asked to end, so is the pipeline.
+    `packages` builds the archives for workers that have nothing but Beam. SIGTERM to this process cancels
+    the pipeline too.
     """
     start = time.monotonic()
     try:
@@ -60,7 +60,7 @@ def run_remote(
 
 
 class _TerminationRequested(BaseException):
-    """This process is to end."""
+    """SIGTERM was received."""
 
 
 @contextmanager
@@ -76,14 +76,17 @@ def _raise_on_sigterm() -> Iterator[None]:
 
 
 def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
-    """The pipeline, now that the runner has it."""
     try:
         return execution.start_pipeline(remote.runner, remote.options, plan)
     except ServingError:
         raise
     except (ValueError, SystemExit) as error:
         # Beam's own checks of the options, and of those that only the job server knows.
-        text = str(error) if isinstance(error, ValueError) else "a value is none, see the job's log"
+        text = (
+            str(error)
+            if isinstance(error, ValueError)
+            else "Beam rejected an option value; see the job's log"
+        )
         raise InvalidArgument(f"{remote.name} does not take the options: {_to_one_line(text)}") from error
     except Exception as error:
         raise FailedPrecondition(
@@ -93,7 +96,7 @@ def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
 
 
 def _follow_pipeline(result: Any, name: str, context: RunContext) -> None:
-    """Look at a pipeline until it ends. Raises JobFailed, and Unavailable when it is lost from sight."""
+    """Poll a pipeline until it ends. Raises JobFailed, and Unavailable when the runner is lost."""
     wait = _PipelineWaiter(result)
     wait.start()
     pause = _LOOK_FIRST
@@ -112,7 +115,7 @@ def _follow_pipeline(result: Any, name: str, context: RunContext) -> None:
 
 
 class _PipelineWaiter(threading.Thread):
-    """Waits for the end of a pipeline, and reads what its runner says meanwhile."""
+    """Waits for the end of a pipeline; Beam logs the runner's messages meanwhile."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(name="wait", daemon=True)
@@ -120,7 +123,6 @@ class _PipelineWaiter(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Wait."""
         try:
             self._result.wait_until_finish()
         except Exception as error:
@@ -136,13 +138,13 @@ def _check_progress(result: Any, context: RunContext) -> None:
 
 def _query_counts(result: Any, bytes_total: int) -> JobCounts:
     try:
-        # A copy: a result keeps the first metrics it was asked for.
+        # A copy: a result caches the first metrics.
         metrics = copy.copy(result).metrics()
         found = metrics.query(MetricsFilter().with_namespace(pipeline.NAMESPACE))["counters"]
-    except Exception as error:  # a runner need not have any while it works
+    except Exception as error:  # a runner need not report any while it works
         logger.debug("no metrics: %s", error)
         return JobCounts(bytes_total=bytes_total)
-    # Runners keep both numbers, or either.
+    # Runners report both numbers, or one of them.
     sums = {one.key.metric.name: max(one.attempted or 0, one.committed or 0) for one in found}
     return JobCounts(
         predictions=sums.get(pipeline.PREDICTIONS, 0),
@@ -156,7 +158,7 @@ def _build_failure(name: str, state: str, text: str) -> JobFailed:
     failed = failures.extract_failure(text)
     if failed is None:
         logger.error("%s ended the pipeline in the state %s: %s", name, state, text)
-        # Of a trace of Java's the first line says what is wrong, of one of Python's the last.
+        # The message of a Java trace is its first line, of a Python trace its last.
         lines = [line for line in text.splitlines() if line and not line.startswith((" ", "\t", "Caused by"))]
         reason = lines[-1] if lines else "see the job's log, and its own"
         failed = FailureStatus("INTERNAL", f"{name} ended the pipeline in the state {state}: {reason}")
@@ -172,7 +174,7 @@ def _cancel_pipeline(result: Any) -> None:
 
 @contextmanager
 def _end_new_children() -> Iterator[None]:
-    """End what Beam has started meanwhile: a job server would go on."""
+    """Kill the processes that Beam starts in the block: a job server would go on."""
     before = psutil.Process().children(recursive=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Beam's runner and options for a job: the embedded runner by default, any other by name with its options."""
+"""Beam's runner and options for a job: the embedded runner by default, remote ones by name."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from batch.messages import EMBEDDED
 from serving.errors import FailedPrecondition, InvalidArgument
 
 WORKER_MODULE = "batch.beam.worker"
-# Those that take the pipeline elsewhere.
+# Runners on other machines.
 REMOTE_RUNNERS = ("FlinkRunner", "SparkRunner", "DataflowRunner", "PrismRunner", "PortableRunner")
 
 # Seconds within which a job server must answer.
 _ANSWER_WITHIN = 20.0
 # Beam ends its calls to a job server after this time, also the one that waits for the pipeline's end.
 _CALL_SECONDS = 30 * 24 * 3600
-# How alike two options are for one to be the other misspelt.
+# The least similarity of a misspelt option to the right one.
 _SIMILARITY = 0.85
-# Options that would make of the job something else than one run of this pipeline.
+# Options that would make the job anything else than one run of this pipeline.
 _RESERVED_OPTIONS = (
     "output_executable_path",
     "runner",
@@ -58,9 +58,9 @@ _RESERVED_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerRequest:
-    """What a job says of the runner it wants: its name, its options as typed, and what holds without them.
+    """The runner that a job wants: its name, its options as typed, and what their defaults are made from.
 
-    `job` is the job's name, `workers` the most it may have, `region` is "" when not said. `folder` takes the
+    `job` is the job's name, `workers` the most it may have, `region` is "" by default. `folder` is for the
     attempt's temporary files, `paths` is what workers read and write.
     """
 
@@ -76,10 +76,10 @@ class RunnerRequest:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRunner:
-    """A runner that takes the pipeline elsewhere.
+    """A runner on other machines.
 
-    `here`: its workers are this process after all. `bare`: they have nothing but Beam, so that the rest has
-    to be brought.
+    `in_process`: its workers are threads of this process after all. `bare_workers`: they have nothing but
+    Beam, so that the rest must be installed.
     """
 
     name: str
@@ -89,23 +89,21 @@ class RemoteRunner:
     bare_workers: bool
 
     def add_packages(self, packages: Sequence[str]) -> None:
-        """Have the workers install these archives, before any that the options name."""
+        """Have the workers install these archives before any that the options name."""
         setup = self.options.view_as(SetupOptions)
         setup.extra_packages = [*packages, *(setup.extra_packages or ())]
 
 
 def count_cores() -> int:
-    """Those that this process may use."""
     found: int = joblib.cpu_count()
     return found
 
 
 def create_embedded_runner(workers: int, progress_folder: str) -> tuple[Any, PipelineOptions]:
-    """Beam's own runner on this machine: one worker in this process, or several in processes of their own.
+    """Beam's own runner on this machine: one worker in this process, or several in processes of their own,
+    which write their progress to `progress_folder`.
 
-    Those tell in the folder `meters` that they are alive.
-
-    By its name: what is called DirectRunner may turn to another one, which it has to download.
+    By its class: DirectRunner may choose another runner, which it has to download.
     """
     options = PipelineOptions([])
     if workers == 1:
@@ -115,45 +113,43 @@ def create_embedded_runner(workers: int, progress_folder: str) -> tuple[Any, Pip
     return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command)), options
 
 
-def create_remote_runner(wish: RunnerRequest) -> RemoteRunner:
-    """Another runner, by its name.
-
-    Raises InvalidArgument for a runner or an option that is none, FailedPrecondition when something is
-    missing that the runner needs.
+def create_remote_runner(request: RunnerRequest) -> RemoteRunner:
+    """Raises InvalidArgument for an unknown runner or option, FailedPrecondition when something is missing
+    that the runner needs.
     """
-    if wish.runner not in REMOTE_RUNNERS:
+    if request.runner not in REMOTE_RUNNERS:
         raise InvalidArgument(
-            f"Unknown runner {wish.runner!r}; known: {EMBEDDED} (on this machine), "
+            f"Unknown runner {request.runner!r}; known: {EMBEDDED} (on this machine), "
             f"{', '.join(REMOTE_RUNNERS)}."
         )
-    here = _runs_in_process(wish.runner, _parse_options(wish.arguments))
-    # Of an option that is said twice, the last one holds.
-    options = _parse_options([*default_options(wish, here=here), *wish.arguments])
-    _check_options(wish.runner, options)
+    here = _runs_in_process(request.runner, _parse_options(request.arguments))
+    # The last of two equal options wins.
+    options = _parse_options([*default_options(request, here=here), *request.arguments])
+    _check_options(request.runner, options)
     found = RemoteRunner(
-        wish.runner,
-        _create_runner(wish.runner, options),
+        request.runner,
+        _create_runner(request.runner, options),
         options,
         here,
         _has_bare_workers(options, here=here),
     )
-    _check_paths(wish, found)
+    _check_paths(request, found)
     return found
 
 
-def default_options(wish: RunnerRequest, *, here: bool) -> list[str]:
-    """Options that follow from the job, for a runner whose workers are `here` or elsewhere."""
-    name = re.sub(r"[^a-z0-9]+", "-", wish.job.rpartition("/")[2].lower()).strip("-")
-    # The attempt before may still be running.
-    suffix = f"-{wish.attempt}" if wish.attempt > 1 else ""
+def default_options(request: RunnerRequest, *, here: bool) -> list[str]:
+    """Options that follow from the job, for a runner whose workers are in this process (`here`) or not."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.job.rpartition("/")[2].lower()).strip("-")
+    # The previous attempt may still be running.
+    suffix = f"-{request.attempt}" if request.attempt > 1 else ""
     found = [f"--job_name=pilotlight-{name}{suffix}", f"--job_server_timeout={_CALL_SECONDS}"]
-    match wish.runner:
+    match request.runner:
         case "FlinkRunner" | "PortableRunner":
-            found.append(f"--parallelism={min(wish.workers, count_cores()) if here else wish.workers}")
+            found.append(f"--parallelism={min(request.workers, count_cores()) if here else request.workers}")
         case "DataflowRunner":
-            found += [f"--max_num_workers={wish.workers}", f"--temp_location={wish.folder}/beam"]
-            if wish.region:
-                found.append(f"--region={wish.region}")
+            found += [f"--max_num_workers={request.workers}", f"--temp_location={request.folder}/beam"]
+            if request.region:
+                found.append(f"--region={request.region}")
     return found
 
 
@@ -163,14 +159,14 @@ def default_options(wish: RunnerRequest, *, here: bool) -> list[str]:
 def _parse_options(arguments: Sequence[str]) -> PipelineOptions:
     for before, word in zip(("=", *arguments), arguments, strict=False):
         if not word.startswith("--") and (not before.startswith("--") or "=" in before):
-            raise InvalidArgument(f"{word!r} is no pipeline option; they are written --NAME=VALUE.")
+            raise InvalidArgument(f"{word!r} is not a pipeline option; they are written --NAME=VALUE.")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             options = PipelineOptions(list(arguments))
             options.get_all_options()
     except (SystemExit, ValueError) as error:
-        # Beam's parser prints what is wrong, behind all that it knows, and exits.
+        # Beam's parser prints its usage and the error, and exits.
         reason = said.getvalue().rpartition("error: argument ")[2].strip() or error
         raise InvalidArgument(f"A pipeline option is wrong: {reason}.") from None
     return options
@@ -188,14 +184,13 @@ def _check_options(runner: str, options: PipelineOptions) -> None:
         unknown -= _fetch_server_options(endpoint)
     for name in sorted(unknown):
         near = difflib.get_close_matches(name, known, 1, _SIMILARITY)
-        # A job server that is yet to be started may know more than Beam's Python half.
+        # A job server that is not started yet may know more options than Beam's Python SDK.
         if near or is_asked or runner == "DataflowRunner":
             meant = f" Did you mean --{near[0]}?" if near else ""
             raise InvalidArgument(f"{runner} has no option --{name}.{meant}")
 
 
 def _fetch_server_options(endpoint: str) -> set[str]:
-    """The options that a job server has itself."""
     with grpc.insecure_channel(endpoint) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_ANSWER_WITHIN)
@@ -227,7 +222,7 @@ def _runs_in_process(runner: str, options: PipelineOptions) -> bool:
 
 
 def _has_bare_workers(options: PipelineOptions, *, here: bool) -> bool:
-    """Whether workers run in Beam's own container, and nothing says what is to be installed there."""
+    """Whether workers run in Beam's own container, and no option installs anything there."""
     portable, setup = options.view_as(PortableOptions), options.view_as(SetupOptions)
     return not (
         here
@@ -261,11 +256,11 @@ def _create_runner(runner: str, options: PipelineOptions) -> Any:
         raise FailedPrecondition(f"{runner} is not installed here: {error}.") from error
 
 
-def _check_paths(wish: RunnerRequest, found: RemoteRunner) -> None:
-    for path in wish.paths:
+def _check_paths(request: RunnerRequest, found: RemoteRunner) -> None:
+    for path in request.paths:
         if found.bare_workers and not path.startswith("gs://"):
             raise FailedPrecondition(
-                f"The workers of {wish.runner} run in containers, where there is no {path}. Use gs:// for "
+                f"The workers of {request.runner} run in containers, where there is no {path}. Use gs:// for "
                 "the model, the input and the output, or give the workers an environment that has it with "
                 "--environment_type or --sdk_container_image."
             )

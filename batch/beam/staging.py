@@ -1,4 +1,4 @@
-"""What workers elsewhere need besides Beam: this program, the model's libraries, the user's packages.
+"""Packages for workers on other machines: this program, the model's libraries, the user's packages.
 
 Each becomes an archive that Beam hands to the workers, which install it with pip before they begin.
 """
@@ -23,13 +23,13 @@ from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.runtimes.framework_detection import MODEL_FILES
 
 _NAME = "pilotlight"
-# The packages of ours that steps are made of, and what these import.
+# Our packages with the steps of the pipeline, and the libraries that they import.
 PACKAGES = ("batch", "serving")
 _CORE = ("google-cloud-storage", "google-crc32c", "msgspec", "numpy", "orjson", "pysimdjson")
-# What pickles and custom routines find online. A routine that needs more says so in its own package.
+# Libraries of pickles and custom routines, as online. A routine that needs more names it in its package.
 _PYTHON = ("joblib", "pandas", "scikit-learn", "scipy", "threadpoolctl", "xgboost")
 _TENSORFLOW = ("tensorflow",)
-# What Beam takes for a package.
+# Files that Beam accepts as packages.
 _ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")
 
 
@@ -60,7 +60,7 @@ def list_requirements(model: ModelSource) -> list[str]:
 def build_source_archive(requires: Sequence[str], folder: Path) -> Path:
     """This program as it runs, as a source archive that pip installs with `requires`.
 
-    It is packed from the imported packages: where they came from, and how, does not matter.
+    It is made of the imported packages, however they were installed.
     """
     version = _installed_version(_NAME)
     target = folder / f"{_NAME}-{version}.tar.gz"
@@ -76,7 +76,7 @@ def build_source_archive(requires: Sequence[str], folder: Path) -> Path:
 
 
 def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
-    """The libraries of the model's framework. Without one, the names of its files tell; see `detect`."""
+    """The libraries of the model's framework, detected by its files when there is none in `model`."""
     if model.framework or model.prediction_class:
         return _TENSORFLOW if model.framework == "TENSORFLOW" else _PYTHON
     place = (model.model_dir or model.uri).rstrip("/")
@@ -90,7 +90,7 @@ def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
 
 def _installed_version(name: str) -> str:
     try:
-        # A local part (2.16.1+cu12) is known to no index.
+        # No index has versions with a local part (2.16.1+cu12).
         return Version(metadata.version(name)).public
     except metadata.PackageNotFoundError as error:
         raise FailedPrecondition(

@@ -1,4 +1,4 @@
-"""What flows through the pipeline: blocks of records. Beam's cost per element is paid once per block."""
+"""The elements of the pipeline: blocks of records, so that Beam's cost per element is paid per block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from serving.errors import ServingError
 from serving.runtimes.instance_batch import Batch
 
-# Of a record, in a report of what is wrong with it. Contract, section 4.
+# Bytes of a record in the report of its error. Contract, section 4.
 SNIPPET = 1000
 
 
@@ -19,9 +19,9 @@ class RecordBlock:
     """Consecutive records of one file.
 
     `index` counts the blocks of a shard, the `last` of which holds no records. `offset` is where the first
-    record begins in the (uncompressed) file. Lines are `data`, their last line end taken off; records that
-    are no lines are in `records`, each with its offset. `stored` bytes of the file were read for it, from
-    `begun` (seconds since the epoch) on.
+    record begins in the (uncompressed) file. Lines are `data`, without their last line end; other records are
+    in `records`, each with its offset. `stored_bytes` of the file were read for it, from `begun` (seconds
+    since the epoch) on.
     """
 
     shard: int
@@ -48,7 +48,7 @@ class RecordBlock:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A record that has no result: where it begins, why, and what it looks like."""
+    """A record without a result: its offset, why, and its first characters."""
 
     offset: int
     reason: str
@@ -59,8 +59,8 @@ class RejectedRecord:
 class BatchedBlock:
     """A block's instances, and later its predictions: `parts` in the order of the records.
 
-    `rows` says for each the number of its record in the block, `keys` what passes the model by; None: all
-    the block's records, nothing. `bad` are the records that have none.
+    `rows` has for each the number of its record in the block (None: all of them), `keys` its key fields,
+    which are copied to the result and not given to the model (None: no keys). `rejected` records have no row.
     """
 
     block: RecordBlock
@@ -90,7 +90,7 @@ class EncodedBlock:
 class ShardPiece:
     """What one bundle wrote of a shard: its files and its counts.
 
-    It has `blocks` blocks, from the `first` on; `end` is the number of the shard's last one, if that is here.
+    It has `blocks` blocks, from `first` on; `end` is the index of the shard's last block, if it is here.
     """
 
     shard: int
@@ -105,6 +105,5 @@ class ShardPiece:
 
 
 def reject_record(located: tuple[int, bytes], error: ServingError) -> RejectedRecord:
-    """A record that has no result, by its offset and content."""
     offset, record = located
     return RejectedRecord(offset, error.message, record[:SNIPPET].decode(errors="replace"))

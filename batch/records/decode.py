@@ -18,15 +18,15 @@ from serving.runtimes.input_conversion import convert_instances, describe_json_t
 from serving.runtimes.instance_batch import Batch, concatenate_batches, concatenation_key
 from serving.runtimes.json_codec import InstancesDecoder
 
-# The fields of a line of the online request log, and those it may have besides; see docs/logging.md.
+# The fields of a line of the online request log, and its optional fields; see docs/logging.md.
 _LOGGED_FIELDS = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
-_EXTRA_LOGGED_FIELDS = frozenset({"project", "record_id", "request_id"})  # which the contract's table has not
-# With keys: what the field is called that is the instance, where that is no object.
+_EXTRA_LOGGED_FIELDS = frozenset({"project", "record_id", "request_id"})  # not in the table of the contract
+# With keys: the name of the field with the instance, where that is not an object.
 _INSTANCE_FIELD = "instance"
 
 
 class RecordDecoder:
-    """Decodes blocks for a model that wants its instances in `form`; `keys` are fields that pass it by.
+    """Decodes blocks for a model with the input format `form`; `keys` are fields not given to the model.
 
     One per thread: its parser's buffers are reused.
     """
@@ -38,7 +38,7 @@ class RecordDecoder:
         self._decoder = InstancesDecoder()
 
     def decode(self, block: RecordBlock) -> BatchedBlock:
-        """The block's records as instances, and those that are none."""
+        """The instances of a block, and the records that are rejected."""
         if block.last:
             return BatchedBlock(block, ())
         if not self._keys and not self._raw and block.records is None:
@@ -50,25 +50,25 @@ class RecordDecoder:
     def _decode_each(self, block: RecordBlock) -> BatchedBlock:
         lines = block.split_records()
         rows: list[_Row] = []
-        bad: list[RejectedRecord] = []
+        rejected: list[RejectedRecord] = []
         for number, (offset, record) in enumerate(lines):
             try:
                 rows.extend([_Row(number, *found) for found in self._parse_record(record)])
             except InvalidInputs as error:
-                bad.append(reject_record((offset, record), error))
+                rejected.append(reject_record((offset, record), error))
         parts, refusals = self._convert_rows(rows)
-        bad += [reject_record(lines[rows[place].number], error) for place, error in refusals.items()]
+        rejected += [reject_record(lines[rows[place].number], error) for place, error in refusals.items()]
         rows = [row for place, row in enumerate(rows) if place not in refusals]
         return BatchedBlock(
             block,
             parts,
             rows=[row.number for row in rows],
             keys=[row.keys for row in rows] if self._keys else None,
-            rejected=tuple(sorted(bad, key=lambda one: one.offset)),
+            rejected=tuple(sorted(rejected, key=lambda one: one.offset)),
         )
 
     def _parse_record(self, record: bytes) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-        """The instances of a record with what passes the model by: one, but for blank and logged lines."""
+        """The instances of a record with their keys: none of a blank line, several of a logged request."""
         if _may_be_logged(record) and (logged := _parse_logged_request(record)) is not None:
             for instance in logged:
                 yield self._split_keys(instance)
@@ -93,7 +93,7 @@ class RecordDecoder:
         return instance, {key: value[key] for key in self._keys}
 
     def _convert_rows(self, rows: Sequence[_Row]) -> tuple[tuple[Batch, ...], dict[int, InvalidInputs]]:
-        """The rows in the model's form, and why some do not fit, by their place."""
+        """The rows in the model's format, and the errors of those that do not fit, by their place."""
         if not rows:
             return (), {}
         try:
@@ -106,7 +106,7 @@ class RecordDecoder:
             fitting = [row.instance for place, row in enumerate(rows) if place not in refusals]
             return (convert_instances(fitting, self._form, lenient=True),), refusals
         except InvalidInputs:
-            # Each fits, but not beside the others, whose shape is another.
+            # Each fits, but their shapes differ.
             groups = itertools.groupby(alone, key=concatenation_key)
             return tuple(concatenate_batches(list(group)) for _, group in groups), refusals
 
@@ -122,7 +122,7 @@ class RecordDecoder:
 
 
 class _Row(NamedTuple):
-    """The number of a record in its block, an instance of it, and what passes the model by."""
+    """The number of a record in its block, an instance of it, and its key fields."""
 
     number: int
     instance: Any
@@ -130,7 +130,7 @@ class _Row(NamedTuple):
 
 
 def takes_raw_lines(form: InputFormat) -> bool:
-    """Whether lines are the model's input as they are: it has one, and that is a string."""
+    """Whether lines are the model's input as they are: it has one input, which is a string."""
     match form:
         case ColumnsFormat(inputs=(column,)):
             return column.dtype.kind == "O" and column.shape in ((), None)
@@ -150,7 +150,7 @@ def _may_be_logged(record: bytes) -> bool:
 
 
 def _parse_logged_request(line: bytes) -> list[Any] | None:
-    """The instances of the request that a line of the request log holds; None if it is no such line."""
+    """The instances of the request in a line of the request log; None if it is another line."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -169,7 +169,7 @@ def _parse_logged_request(line: bytes) -> list[Any] | None:
 
 
 def _without_number(error: InvalidInputs) -> InvalidInputs:
-    """The error of a conversion, without the number of an instance that was alone in it."""
+    """An error of a conversion without the instance's number, which is always 0."""
     return InvalidInputs(
         error.detail.replace("Instance 0", "The instance").replace("instance 0", "the instance")
     )

@@ -1,6 +1,7 @@
 """Predictions as the lines of result files: JSON, or CSV without its header.
 
-Source: section 4 of the AI Platform contract. What passes the model by stands before the prediction.
+Source: section 4 of the AI Platform contract. Key fields, which are copied to the result and not given to the
+model, come before the prediction.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from serving.errors import InvalidOutputs
 from serving.runtimes.instance_batch import count_rows, take_rows
 from serving.runtimes.json_codec import AnswerStyle, encode_lines
 
-# What a prediction that has no name is called in CSV, and beside keys.
+# The name of a prediction without a name in CSV, and beside keys.
 _PREDICTION = "prediction"
 
 
 class LineEncoder:
-    """Encodes blocks in `output_format`, JSON or CSV, with predictions as they are online in that style."""
+    """Encodes blocks as JSON or CSV (`output_format`), predictions in the style of online answers."""
 
     def __init__(self, output_format: str, style: AnswerStyle | None = None) -> None:
         self._csv = output_format == "CSV"
         self._style = style or AnswerStyle()
 
     def encode(self, predicted: BatchedBlock) -> EncodedBlock:
-        """The block's predictions as text. A prediction that JSON has no words for is a bad record."""
+        """The predictions of a block as text. A prediction that JSON cannot express rejects its record."""
         written = _EncodedParts()
         row = 0
         for part in predicted.parts:
@@ -73,8 +74,6 @@ class LineEncoder:
 
 
 class _EncodedParts:
-    """What has been encoded of a block."""
-
     def __init__(self) -> None:
         self.texts: list[bytes] = []
         self.lines = 0
@@ -93,7 +92,7 @@ def _reject_failures(written: _EncodedParts, predicted: BatchedBlock) -> Iterato
 
 
 def _merge_keys(results: bytes, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each prediction as an object, with its keys before it."""
+    """Each prediction as an object, its key fields first."""
     records = []
     for place, line in enumerate(results.splitlines()):
         value = orjson.loads(line)
@@ -131,7 +130,6 @@ class _RowBuffer:
         self.rows: list[str] = []
 
     def write(self, row: str) -> None:
-        """Keep a row, with our line end."""
         self.rows.append(row.removesuffix("\r\n") + "\n")
 
 

@@ -1,7 +1,7 @@
-"""What a job reads, cut into shards: consecutive pieces of the input, each of which becomes one result file.
+"""The input of a job in shards: consecutive pieces of the input, each of which becomes one result file.
 
-A shard is a list of splits, and a split a byte range of a file. Uncompressed lines can be split anywhere:
-whoever reads a range takes the lines that begin in it. Compressed files and TFRecord files are read from
+A shard is a list of splits, and a split a byte range of a file. Uncompressed lines can be split anywhere: the
+reader of a range takes the lines that begin in it. Compressed files and TFRecord files are read from
 their beginning, by one worker each.
 """
 
@@ -16,15 +16,15 @@ from serving.errors import InvalidArgument
 
 LINES = frozenset({"JSON", "TEXT"})
 
-# A worker pays for its start with this many bytes of input; a result file is to come from about so many.
+# Bytes of input that are worth the start of a worker, and bytes per result file, about.
 _WORKER_BYTES, _SHARD_BYTES = 4 << 20, 64 << 20
-# What a compressed byte is taken to hold, for balance alone.
+# The assumed compression ratio, for balance only.
 _COMPRESSION_RATIO = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The records of a file that begin at `start` or later and before `end`; None: up to its last."""
+    """The records of a file that begin at `start` or later and before `end` (None: up to its end)."""
 
     item: FileInfo
     start: int = 0
@@ -40,9 +40,9 @@ class Shard:
 
 
 def find_inputs(files: FileStore, paths: Sequence[str]) -> tuple[FileInfo, ...]:
-    """The files that the input paths name, in the order of the paths, each once.
+    """The files that match the input paths, in the order of the paths, each once.
 
-    Raises NotFound, PermissionDenied, or InvalidArgument for what is no path or when all are empty.
+    Raises NotFound, PermissionDenied, or InvalidArgument for an invalid path or when all files are empty.
     """
     found = {item.uri: item for path in paths for item in files.glob(path)}
     items = tuple(found.values())
@@ -53,19 +53,18 @@ def find_inputs(files: FileStore, paths: Sequence[str]) -> tuple[FileInfo, ...]:
 
 
 def choose_worker_count(items: Sequence[FileInfo], most: int, data_format: str) -> int:
-    """How many workers are worth their start."""
     weight = sum(_weigh_item(item, data_format) for item in items)
     return max(1, min(most, math.ceil(weight / _WORKER_BYTES)))
 
 
 def plan_shards(items: Sequence[FileInfo], workers: int, data_format: str) -> tuple[Shard, ...]:
-    """Shards of about the same size, as many for every worker."""
+    """Shards of about the same size, the same number for every worker."""
     total = sum(_weigh_item(item, data_format) for item in items)
     count = math.ceil(max(1, math.ceil(total / _SHARD_BYTES)) / workers) * workers
     groups: list[list[Split]] = [[] for _ in range(count)]
     before = 0
     for split, weight in _split_items(items, total / count, data_format):
-        # By its middle: what lies across a border goes where most of it is.
+        # By its middle: a split across a border goes where most of it is.
         groups[int((before + weight / 2) * count / total)].append(split)
         before += weight
     filled = [group for group in groups if group]
@@ -73,7 +72,7 @@ def plan_shards(items: Sequence[FileInfo], workers: int, data_format: str) -> tu
 
 
 def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
-    """The largest first: dealt out in this order, they load workers evenly."""
+    """The largest first: in this order, workers get equal loads."""
 
     def weigh_shard(shard: Shard) -> int:
         return sum(
@@ -85,14 +84,13 @@ def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
 
 
 def is_compressed(item: FileInfo, data_format: str) -> bool:
-    """Whether a file is to be read through gzip."""
     return item.gzip or (
         item.uri.endswith(".gz") if data_format in LINES else data_format == "TF_RECORD_GZIP"
     )
 
 
 def _split_items(items: Sequence[FileInfo], size: float, data_format: str) -> Iterator[tuple[Split, int]]:
-    """Splits with their weights: files are cut where a shard is to end, if they can be cut."""
+    """Splits with their weights: files that can be split end where a shard ends."""
     before = 0
     for item in items:
         if not item.size:

@@ -27,7 +27,7 @@ _LENGTH, _CHECKSUM_LENGTH = 8, 4
 
 
 def read_shard(files: FileStore, shard: Shard, data_format: str) -> Iterator[RecordBlock]:
-    """The blocks of a shard, the last of them empty. Raises what `Files.open` raises, and InvalidArgument."""
+    """The blocks of a shard, the last one empty. Raises InvalidArgument and errors of `FileStore.open`."""
     index = 0
     for split in shard.splits:
         for block in _read_split(files, split, data_format):
@@ -40,7 +40,7 @@ def _read_split(files: FileStore, split: Split, data_format: str) -> Iterator[Re
     compressed = is_compressed(split.item, data_format)
     start = split.start
     if start and not compressed:
-        # From one byte before, so that a line that begins just here is told from one that goes on.
+        # From one byte before, to see whether a line begins here.
         start -= 1
     with files.open(split.item, start) as stored:
         source = _CountingFile(stored)
@@ -63,8 +63,6 @@ def _read_split(files: FileStore, split: Split, data_format: str) -> Iterator[Re
 
 
 class _CountingFile(io.RawIOBase):
-    """A file that counts the bytes read from it."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.count = 0
@@ -99,7 +97,7 @@ def _read_lines(content: BinaryIO, split: Split, uri: str) -> Iterator[RecordBlo
             _check_start(data, uri)
             if data.startswith(_BOM):
                 offset, data = len(_BOM), data[len(_BOM) :]
-                # The first line is the first split's, though its text may begin behind that.
+                # The first line belongs to the first split, though its text may begin after that.
                 end = None if end is None else max(end, offset + 1)
         rest += data
         if not data:
@@ -118,7 +116,7 @@ def _read_lines(content: BinaryIO, split: Split, uri: str) -> Iterator[RecordBlo
 
 
 def _skip_line(content: BinaryIO) -> tuple[int, bytes] | None:
-    """Go behind the next line end: how many bytes that is, and what was read beyond; None without one."""
+    """Skip a line: how many bytes that were, and what was read beyond; None without a line end."""
     passed = 0
     while data := content.read(BLOCK_BYTES):
         found = data.find(b"\n")
@@ -129,10 +127,9 @@ def _skip_line(content: BinaryIO) -> tuple[int, bytes] | None:
 
 
 def _clip_lines(lines: bytes, offset: int, end: int | None) -> bytes:
-    """Those of the lines that begin before the end."""
     if end is None or offset + len(lines) <= end:
         return lines
-    # The line that holds the last byte of the range is the last one.
+    # The line with the last byte of the range is the last one.
     stop = lines.find(b"\n", end - offset - 1)
     return lines if stop < 0 else lines[: stop + 1]
 

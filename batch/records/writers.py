@@ -1,4 +1,4 @@
-"""Encoded blocks into files, and what the bundles wrote of a shard into one description of it."""
+"""Write encoded blocks to files, and join the pieces of a shard that several bundles wrote."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from batch.records.blocks import EncodedBlock, ShardPiece
 from serving.artifacts.storage import FileStore
 from serving.errors import Internal, InvalidOutputs
 
-# Distinct texts of errors that are counted each by itself, per piece; the rest is counted as one.
+# Distinct error texts that are counted separately, per piece; all others are counted together.
 _MOST_REASONS = 1000
 _OTHERS = "(other errors)"
 
 
 class SealedShard(msgspec.Struct, frozen=True):
-    """A shard that is complete: its files in the temporary folder, "" for errors where there are none."""
+    """A complete shard: its files in the temporary folder, "" for errors where there are none."""
 
     shard: int
     results: str
@@ -32,7 +32,7 @@ class SealedShard(msgspec.Struct, frozen=True):
 
 
 class _ErrorLine(msgspec.Struct, frozen=True):
-    """A line of an errors file: where the record is, why it has no result, and how it begins."""
+    """A line of an errors file: where the record is, why it was rejected, and its first characters."""
 
     file: str
     offset: int
@@ -41,10 +41,10 @@ class _ErrorLine(msgspec.Struct, frozen=True):
 
 
 class PieceWriter:
-    """Writes the blocks of one shard that one bundle gets, in the order in which they come."""
+    """Writes the blocks of one shard in one bundle, in order."""
 
     def __init__(self, files: FileStore, folder: str, shard: int, first: int) -> None:
-        # A name of its own: bundles may be repeated, and of two that wrote the same only one counts.
+        # A unique name: a bundle may be repeated, and only one of its attempts counts.
         name = f"{folder}/pieces/{shard:05d}-{uuid4().hex}"
         self._files = files
         self._open = ExitStack()
@@ -59,7 +59,6 @@ class PieceWriter:
         self._header: tuple[str, ...] = ()
 
     def add(self, block: EncodedBlock) -> None:
-        """Append a block."""
         self._results.write(block.results)
         self._predictions += block.predictions
         self._blocks += 1
@@ -70,7 +69,6 @@ class PieceWriter:
             self._add_errors(block)
 
     def close(self) -> ShardPiece:
-        """Have the files appear."""
         self._open.close()
         return ShardPiece(
             shard=self._shard,
@@ -85,18 +83,17 @@ class PieceWriter:
         )
 
     def abandon(self) -> None:
-        """Drop what was written."""
-        error = Internal("The bundle was given up.")
+        error = Internal("The bundle was aborted.")
         self._open.__exit__(type(error), error, None)
 
     def _add_errors(self, block: EncodedBlock) -> None:
         if self._errors is None:
             self._errors = self._create_file(self._errors_name)
-        for bad in block.rejected:
-            line = _ErrorLine(block.file, bad.offset, bad.reason, bad.snippet)
+        for rejected in block.rejected:
+            line = _ErrorLine(block.file, rejected.offset, rejected.reason, rejected.snippet)
             self._errors.write(msgspec.json.encode(line) + b"\n")
-            known = bad.reason in self._stats or len(self._stats) < _MOST_REASONS
-            self._stats[bad.reason if known else _OTHERS] += 1
+            known = rejected.reason in self._stats or len(self._stats) < _MOST_REASONS
+            self._stats[rejected.reason if known else _OTHERS] += 1
 
     def _create_file(self, uri: str) -> BinaryIO:
         created: AbstractContextManager[BinaryIO] = self._files.create(uri)
@@ -104,7 +101,7 @@ class PieceWriter:
 
 
 def seal_shard(files: FileStore, folder: str, shard: int, pieces: Iterable[ShardPiece]) -> SealedShard:
-    """Make one of the pieces of a shard, and write down that it is complete. Raises Internal if it is not."""
+    """Join the pieces of a shard, and record that it is complete. Raises Internal if a block is missing."""
     ordered = sorted(pieces, key=lambda piece: piece.first)
     *firsts, blocks = accumulate((piece.blocks for piece in ordered), initial=0)
     ends = [piece.end for piece in ordered if piece.end is not None]
@@ -128,7 +125,7 @@ def seal_shard(files: FileStore, folder: str, shard: int, pieces: Iterable[Shard
 
 
 def read_sealed(files: FileStore, folder: str, shards: int) -> list[SealedShard]:
-    """What was sealed of an attempt. Raises NotFound when a shard is missing."""
+    """The shards of an attempt. Raises NotFound when one is missing."""
     return [
         msgspec.json.decode(files.read(_sealed_name(folder, shard)), type=SealedShard)
         for shard in range(shards)
@@ -136,7 +133,7 @@ def read_sealed(files: FileStore, folder: str, shards: int) -> list[SealedShard]
 
 
 def common_header(parts: Iterable[ShardPiece | SealedShard]) -> tuple[str, ...]:
-    """The names of the columns of all parts that have rows. Raises InvalidOutputs when they differ."""
+    """The column names of all parts with rows. Raises InvalidOutputs when they differ."""
     header: tuple[str, ...] = ()
     for part in parts:
         header = _require_same_header(header, part.header) if part.header else header
@@ -173,7 +170,7 @@ def _require_same_header(header: tuple[str, ...], other: tuple[str, ...]) -> tup
 
 
 def sum_shards(shards: Sequence[SealedShard]) -> tuple[int, Mapping[str, int]]:
-    """Predictions of all shards, and their errors by text, the most frequent first."""
+    """The number of predictions, and the errors counted by text, the most frequent first."""
     stats: Counter[str] = Counter()
     for shard in shards:
         stats.update(shard.stats)

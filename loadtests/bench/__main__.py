@@ -6,7 +6,7 @@
     python -m loadtests.bench --beside 'mine=python server.py {port} {model_dir}' --beside-path /predict
     python -m loadtests.bench.report build/bench/results.jsonl       the tables once more, and plots
 
-In each round every server is started anew, is left until it rests (at most 20 s), has to answer as the
+In each round every server is started anew, is left until it is idle (at most 20 s), has to answer as the
 library predicts, is warmed up, and is loaded with each number of connections; while it is loaded its answers
 are still being compared. Load comes from wrk if it is there, else oha, else a client of our own. Results are
 JSON lines; what is printed at the end are medians.
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What to measure. Seconds count for each load; `minutes` is when no more servers are started."""
+    """What to measure. `seconds` is the length of each load; after `minutes` no more servers are started."""
 
     servers: Sequence[ServerDefinition]
     workloads: Sequence[Workload]
@@ -63,7 +63,6 @@ class BenchPlan:
     server_core: int | None
 
     def estimate_minutes(self) -> float:
-        """Minutes that it will take, roughly."""
         loads = sum(
             self.warm_up + self.seconds * sum(one <= workload.most_connections for one in self.connections)
             for workload in self.workloads
@@ -74,14 +73,14 @@ class BenchPlan:
 
 @dataclass(frozen=True)
 class BenchRun:
-    """A plan, and what it takes to carry it out."""
+    """A plan, the files and the load program."""
 
     plan: BenchPlan
     material: BenchFiles
     client: LoadProgram
 
     def run_load(self, running: RunningServer, bodies: Path, connections: int) -> LoadFigures:
-        """One load as long as planned. Raises LoadFailed."""
+        """Run one load of the planned length. Raises LoadProgramError."""
         return self.client.run_load(running.url, bodies, connections, self.plan.seconds)
 
 
@@ -176,7 +175,7 @@ def _measure_server(
 def _measure_load(
     bench: BenchRun, running: RunningServer, bodies: Path, expect: ExpectedAnswers | None, row: LoadResult
 ) -> tuple[LoadResult, LoadFigures]:
-    """One load, once what the last one left in the queue is answered; and what it took the server."""
+    """Run one load, once the queue of the last one is empty; with the CPU time that the server used."""
     _wait_queue_empty(running.url, bodies)
     before, front = running.measure_usage(), running.front_cpu_seconds()
     wrong = row.wrong
@@ -202,7 +201,7 @@ def _measure_load(
 
 
 def _wait_queue_empty(url: str, bodies: Path) -> None:
-    """Ask once: the answer comes after those that nobody waits for any more."""
+    """Send one request: its answer comes after those of all abandoned requests."""
     asker = HttpAsker(url)
     try:
         with bodies.open("rb") as lines:
@@ -227,7 +226,7 @@ def _format_progress(row: _Result) -> str:
 
 
 def _plan_from_options(options: argparse.Namespace) -> BenchPlan:
-    """ValueError says what is unknown."""
+    """Raises ValueError for an unknown name."""
     servers = [_look_up(SERVERS, name) for name in _split_list(options.servers)]
     servers += [_look_up(PROXY_SERVERS, name) for name in _split_list(options.proxies)]
     for text in options.beside:

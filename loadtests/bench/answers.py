@@ -15,30 +15,29 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-# Sums in another order, as merged requests have them, differ by a few units of the last float32 digit.
+# Sums in another order, as in merged requests, differ by a few units of the last float32 digit.
 TOLERANCE = 1e-5
 _CHECKED_BEFORE = 40
 _TIMEOUT_SECONDS = 60
-# Checks during a load take a small part of the time, so that they are none.
+# Checks during a load take a small part of the time, so that they add no load.
 _PAUSE_SECONDS, _LOAD_SHARE = 0.05, 20
 
 
 @dataclass(frozen=True)
 class ExpectedAnswers:
-    """Bodies, and the numbers that the library predicts for each."""
+    """Request bodies, and the numbers that the library predicts for each."""
 
     bodies: Sequence[bytes]
     answers: Sequence[Sequence[float]]
 
 
 def read_expected(bodies: Path, answers: Path) -> ExpectedAnswers:
-    """Read them."""
     lines = answers.read_text().splitlines()
     return ExpectedAnswers(bodies.read_bytes().splitlines(), [json.loads(one) for one in lines])
 
 
 class HttpAsker:
-    """A keep-alive connection that asks one request at a time."""
+    """A keep-alive connection for one request at a time."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -56,12 +55,11 @@ class HttpAsker:
             raise
 
     def close(self) -> None:
-        """Hang up."""
         self._connection.close()
 
 
 def find_error(status: int, body: bytes, numbers: Sequence[float]) -> str:
-    """What is wrong with an answer; empty when nothing is."""
+    """What is wrong with an answer; "" when it is right."""
     if status != 200:
         return f"status {status}: {body[:150]!r}"
     try:
@@ -72,7 +70,7 @@ def find_error(status: int, body: bytes, numbers: Sequence[float]) -> str:
 
 
 def find_difference(found: Sequence[float], numbers: Sequence[float]) -> str:
-    """What differs from the numbers that the library predicts; empty when nothing does."""
+    """The first difference from the numbers that the library predicts; "" without one."""
     if len(found) != len(numbers):
         return f"{len(found)} numbers instead of {len(numbers)}"
     for ours, right in zip(found, numbers, strict=True):
@@ -82,7 +80,7 @@ def find_difference(found: Sequence[float], numbers: Sequence[float]) -> str:
 
 
 def check_answers(url: str, expect: ExpectedAnswers) -> str:
-    """What is wrong with the answers to bodies from all over the file; empty when nothing is."""
+    """What is wrong with the answers to bodies from all over the file; "" when all are right."""
     asker = HttpAsker(url)
     try:
         for place in range(0, len(expect.bodies), max(1, len(expect.bodies) // _CHECKED_BEFORE)):
@@ -95,7 +93,7 @@ def check_answers(url: str, expect: ExpectedAnswers) -> str:
 
 @dataclass
 class AnswerChecker:
-    """What was asked during a load, and the first answer that was wrong."""
+    """The number of answers checked during a load, and what was wrong with the first wrong one."""
 
     count: int = 0
     wrong: str = ""
@@ -120,7 +118,7 @@ class AnswerChecker:
 
 @contextmanager
 def check_during(url: str, expect: ExpectedAnswers) -> Iterator[AnswerChecker]:
-    """Check answers on a connection beside the load while the block lasts."""
+    """Check answers on another connection during the block."""
     watch = AnswerChecker()
     thread = threading.Thread(target=watch._check_until_stopped, args=(url, expect), daemon=True)
     thread.start()

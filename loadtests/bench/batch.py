@@ -34,7 +34,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def make_model(folder: Path) -> None:
-    """A booster of 100 trees, for our runtime, for the loop and for Beam's handler."""
+    """Train a booster of 100 trees, for our runtime, for the loop and for Beam's handler."""
     import xgboost as xgb
     from sklearn.datasets import load_breast_cancer
 
@@ -50,7 +50,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_rows(folder: Path, rows: int, files: int = FILES) -> None:
-    """Rows like those the model was trained on, as JSON lines."""
+    """Write rows like those the model was trained on, as JSON lines."""
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer().data
@@ -65,7 +65,7 @@ def make_rows(folder: Path, rows: int, files: int = FILES) -> None:
 
 
 def measure_loop(model: Path, rows: Path, out: Path) -> float:
-    """The plain loop that one would write by hand; its seconds, imports and loading left out."""
+    """Seconds of the plain loop that one would write by hand, without imports and loading."""
     import orjson
     import xgboost as xgb
 
@@ -84,7 +84,7 @@ def measure_loop(model: Path, rows: Path, out: Path) -> float:
 
 
 def measure_beam_stock(model: Path, rows: Path, out: Path) -> float:
-    """Beam's ReadFromText, RunInference and WriteToText with its XGBoost handler; all its seconds."""
+    """Seconds of Beam's ReadFromText, RunInference and WriteToText with its XGBoost handler, in all."""
     # Beam's handler imports it for inputs of that kind, of which there are none here.
     sys.modules.setdefault("datatable", ModuleType("datatable")).Frame = object  # type: ignore[attr-defined]
 
@@ -116,7 +116,7 @@ def measure_beam_stock(model: Path, rows: Path, out: Path) -> float:
 def run_job(
     folder: Path, model: Path, rows: Path, workers: int, cores: Sequence[int]
 ) -> tuple[JobOutcome, float]:
-    """One of our jobs in a process of its own: how it ended, and the seconds from its start to its end."""
+    """Run one of our jobs in a process of its own; returns its outcome, and the seconds from start to end."""
     out, scratch = folder / "out", folder / "scratch"
     shutil.rmtree(out, ignore_errors=True)
     request = JobRequest(
@@ -147,15 +147,15 @@ def run_job(
 
 
 def _limit_process(cores: Sequence[int]) -> None:
-    """Have these cores only, and let others go first, as jobs do."""
+    """Run on these cores, with the niceness of jobs."""
     os.sched_setaffinity(0, cores)
     os.nice(NICE)
 
 
-def _measure_in_process(way: str, *paths: Path) -> float:
+def _measure_in_process(function: str, *paths: Path) -> float:
     """The seconds of one of the functions above, in a process of its own, on one core."""
     done = subprocess.run(
-        [sys.executable, "-m", "loadtests.bench.batch", way, *map(str, paths)],
+        [sys.executable, "-m", "loadtests.bench.batch", function, *map(str, paths)],
         stdout=subprocess.PIPE,
         check=True,
         env=os.environ | _ONE_THREAD | {"PYTHONWARNINGS": "ignore"},
@@ -165,10 +165,10 @@ def _measure_in_process(way: str, *paths: Path) -> float:
 
 
 def compare_rates(rows: int, stock_rows: int, rounds: int = 3) -> None:
-    """Measure all ways in turns and print the median rate of each."""
+    """Measure all of them in turns and print the median rate of each."""
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as temporary:
+        folder = Path(temporary)
         model, many, few = folder / "model", folder / "rows", folder / "few"
         make_model(model)
         make_rows(many, rows)
@@ -178,9 +178,9 @@ def compare_rates(rows: int, stock_rows: int, rounds: int = 3) -> None:
             rates["loop"].append(rows / _measure_in_process("loop", model, many, folder / "loop.jsonl"))
             rates["one worker"].append(rows / run_job(folder, model, many, 1, cores[:1])[0].seconds)
             rates["two workers"].append(rows / run_job(folder, model, many, 2, cores)[0].seconds)
-        medians: dict[str, Any] = {way: float(np.median(found)) for way, found in rates.items()}
-        for way, rate in medians.items():
-            print(f"{way}: {rate:,.0f} rows/s, {rate / medians['loop']:.2f} of the loop")
+        medians: dict[str, Any] = {name: float(np.median(found)) for name, found in rates.items()}
+        for name, rate in medians.items():
+            print(f"{name}: {rate:,.0f} rows/s, {rate / medians['loop']:.2f} of the loop")
         print(f"two workers: {medians['two workers'] / medians['one worker']:.2f} times one")
         if stock_rows:
             rate = stock_rows / _measure_in_process("stock", model, few, folder / "stock")

@@ -1,4 +1,4 @@
-"""Ways past one gateway process, in small experiments: what each costs, without anything of Pilotlight.
+"""The costs of designs with several gateway processes, in small experiments without Pilotlight.
 
     python -m loadtests.bench.beyond
 
@@ -44,7 +44,6 @@ class HandOverCosts:
 
 
 def main() -> None:
-    """Measure and print."""
     title, _, more = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.beyond",
@@ -63,8 +62,8 @@ def main() -> None:
     for processes in (2, 4, 8):
         for connections in (16, 64, 256):
             shares = [measure_busiest_share(processes, connections) for _ in range(options.trials)]
-            told = f"{median(shares):.2f}, {max(shares):.2f}"
-            print(f"  {processes} processes, {connections:3} connections: {told}", flush=True)
+            text = f"{median(shares):.2f}, {max(shares):.2f}"
+            print(f"  {processes} processes, {connections:3} connections: {text}", flush=True)
     found = measure_hand_over(options.connections)
     print("Handing over: a new connection and one request, answered by")
     print(f"  the process that accepts: {found.direct_us:.0f} us")
@@ -103,7 +102,7 @@ def _count_accepted(listener: socket.socket) -> int:
 
 
 def measure_hand_over(connections: int) -> HandOverCosts:
-    """Servers on one core, the client on another; both ways in turns."""
+    """Servers on one core, the client on another; both variants in turns."""
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ExitStack() as stack:

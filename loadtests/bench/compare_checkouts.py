@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def server_of_checkout(server: ServerDefinition, checkout: Path) -> ServerDefinition:
-    """The same server, by the code and the interpreter of another checkout."""
+    """The same server, run by the code and the interpreter of another checkout."""
     python = shlex.quote(str(checkout / ".venv/bin/python"))
     command = server.command.replace(shlex.quote(sys.executable), python)
     return replace(

@@ -29,7 +29,7 @@ _DEPLOY_SECONDS = 120.0
 
 
 def main() -> int:
-    """Serve until told to end; returns the exit code."""
+    """Serve until SIGTERM; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.gateway",
         description=__doc__,
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 class _ControlClient:
-    """The control API, as far as it is needed here."""
+    """A client of the parts of the control API that are needed here."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -92,7 +92,6 @@ class _ControlClient:
             raise SystemExit(f"the version was not deployed: {operation}")
 
     def list_node_pids(self) -> list[int]:
-        """Their pids."""
         versions = self.call_api("GET", "/nodes")["versions"]
         return [node["pid"] for version in versions for node in version["nodes"] if node["pid"]]
 

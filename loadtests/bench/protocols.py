@@ -2,7 +2,7 @@
 
     python -m loadtests.bench.protocols                              W6 and W1, node and gateway, some minutes
     python -m loadtests.bench.protocols --workloads W6 --servers node --turns 3
-    python -m loadtests.bench.protocols --into docs/performance.md   puts the tables into their places there
+    python -m loadtests.bench.protocols --into docs/performance.md   updates the tables in that document
 
 The server is the same process all the time, and is loaded in turns of some seconds, one protocol after the
 other, so that a noisy machine disturbs all alike; what is printed are medians over the turns, those of the
@@ -58,7 +58,7 @@ _BASE_PROTOCOL = "AI Platform JSON"
 
 @dataclass(frozen=True)
 class TurnResult:
-    """One load: what it came to, and the CPU time of the server per request in microseconds."""
+    """One load: its figures, and the CPU time of the server per request in microseconds."""
 
     figures: LoadFigures
     cpu_us: float
@@ -69,24 +69,26 @@ def main() -> int:
     options = _build_parser().parse_args()
     exit_on_sigterm()
     if shutil.which("wrk") is None:
-        print("this needs wrk", file=sys.stderr)
+        print("wrk is not installed", file=sys.stderr)
         return 2
     cores = sorted(os.sched_getaffinity(0))
     material = BenchFiles(options.folder)
     workloads = [WORKLOADS[name] for name in options.workloads]
-    ways = [
+    formats = [
         PAYLOAD_FORMATS[name] for name in dict.fromkeys((_BASE_PROTOCOL, *options.ways))
-    ]  # the others' measure
+    ]  # what the others are compared with
     train_models(material, workloads)
     (material.folder / "logs").mkdir(exist_ok=True)
     tables, failed = {}, False
     for workload in workloads:
         made: dict[str, Mapping[str, Sequence[TurnResult]]] = {}
         for name in options.servers:
-            over_grpc = any(way.is_grpc for way in ways)
+            over_grpc = any(payload_format.is_grpc for payload_format in formats)
             with _run_server(name, workload, material, cores[0], over_grpc=over_grpc) as server:
-                made[name] = server.measure_formats(ways, options.turns, options.seconds, core=cores[-1])
-        failed |= any(one.figures.errors for way in made.values() for turns in way.values() for one in turns)
+                made[name] = server.measure_formats(formats, options.turns, options.seconds, core=cores[-1])
+        failed |= any(
+            one.figures.errors for by_format in made.values() for turns in by_format.values() for one in turns
+        )
         tables[f"protocols-{workload.name}"] = text = _format_table(workload, made)
         print(f"### {workload.name}, {workload.title}\n\n{text}\n", flush=True)
     if options.into:
@@ -96,7 +98,7 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class _ProtocolServer:
-    """One that runs, with the bodies of a workload in every protocol."""
+    """A running server, with the bodies of a workload in every protocol."""
 
     name: str
     running: RunningServer
@@ -105,74 +107,88 @@ class _ProtocolServer:
     material: BenchFiles
 
     def measure_formats(
-        self, ways: Sequence[PayloadFormat], turns: int, seconds: float, *, core: int
+        self, formats: Sequence[PayloadFormat], turns: int, seconds: float, *, core: int
     ) -> Mapping[str, Sequence[TurnResult]]:
-        """The loads of each way, turn by turn. Raises SystemExit for a wrong answer."""
+        """The loads of each format, turn by turn. Raises SystemExit for a wrong answer."""
         self.running.wait_until_idle(_REST_SECONDS)
         expect = read_expected(
             self.material.bodies_file(self.workload), self.material.answers_file(self.workload)
         )
-        files = {way.name: self._write_bodies(way, expect) for way in ways}
-        for way in ways:  # the first load of each warms it up
-            self._run_turn(way, files[way.name], seconds, core)
-        made: dict[str, list[TurnResult]] = {way.name: [] for way in ways}
+        files = {
+            payload_format.name: self._write_bodies(payload_format, expect) for payload_format in formats
+        }
+        for payload_format in formats:  # the first load of each warms it up
+            self._run_turn(payload_format, files[payload_format.name], seconds, core)
+        made: dict[str, list[TurnResult]] = {payload_format.name: [] for payload_format in formats}
         for _ in range(turns):
-            for way in ways:
-                made[way.name].append(self._run_turn(way, files[way.name], seconds, core))
-                told = made[way.name][-1]
+            for payload_format in formats:
+                made[payload_format.name].append(
+                    self._run_turn(payload_format, files[payload_format.name], seconds, core)
+                )
+                last = made[payload_format.name][-1]
                 print(
-                    f"  {self.workload.name}, {self.name}, {way.name}: {told.figures.rps:,.0f}/s, "
-                    f"{told.cpu_us:,.0f} µs of CPU",
+                    f"  {self.workload.name}, {self.name}, {payload_format.name}: {last.figures.rps:,.0f}/s, "
+                    f"{last.cpu_us:,.0f} µs of CPU",
                     file=sys.stderr,
                     flush=True,
                 )
         return made
 
-    def _write_bodies(self, way: PayloadFormat, expect: ExpectedAnswers) -> Path:
-        """The file with the bodies of a way, once its answers are right."""
+    def _write_bodies(self, payload_format: PayloadFormat, expect: ExpectedAnswers) -> Path:
+        """The file with the bodies in a format, once the first answers are right."""
         name, kind = _INPUTS[self.workload.name]
         rows = [np.array(json.loads(body)["instances"], kind) for body in expect.bodies]
         for given, answer in list(zip(rows, expect.answers, strict=True))[:_CHECKED]:
-            if said := find_difference(way.decode(*self._send_once(way, way.encode(name, given))), answer):
-                raise SystemExit(f"{self.workload.name}, {self.name}, {way.name}: {said}")
-        file = self.material.folder / "bodies" / f"{self.workload.name}.{way.name}.framed"
-        write_framed((way.encode(name, given) for given in rows), file)
+            if said := find_difference(
+                payload_format.decode(*self._send_once(payload_format, payload_format.encode(name, given))),
+                answer,
+            ):
+                raise SystemExit(f"{self.workload.name}, {self.name}, {payload_format.name}: {said}")
+        file = self.material.folder / "bodies" / f"{self.workload.name}.{payload_format.name}.framed"
+        write_framed((payload_format.encode(name, given) for given in rows), file)
         return file
 
-    def _send_once(self, way: PayloadFormat, body: bytes) -> tuple[bytes, Mapping[str, str]]:
-        if way.is_grpc:
+    def _send_once(self, payload_format: PayloadFormat, body: bytes) -> tuple[bytes, Mapping[str, str]]:
+        if payload_format.is_grpc:
             with grpc.insecure_channel(self._grpc_address, options=grpc_client.OPTIONS) as channel:
-                return channel.unary_unary(f"/{way.target}")(body, timeout=_TIMEOUT_SECONDS), {}
+                return channel.unary_unary(f"/{payload_format.target}")(body, timeout=_TIMEOUT_SECONDS), {}
         connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(
-                "POST", way.target, body, {"content-type": "application/json", **way.headers_of(body)}
+                "POST",
+                payload_format.target,
+                body,
+                {"content-type": "application/json", **payload_format.headers_of(body)},
             )
             answer = connection.getresponse()
             content = answer.read()
         finally:
             connection.close()
         if answer.status != 200:
-            raise SystemExit(f"{self.name}, {way.name}: {answer.status} {content[:300]!r}")
+            raise SystemExit(f"{self.name}, {payload_format.name}: {answer.status} {content[:300]!r}")
         return content, {name.lower(): value for name, value in answer.getheaders()}
 
-    def _run_turn(self, way: PayloadFormat, bodies: Path, seconds: float, core: int) -> TurnResult:
+    def _run_turn(self, payload_format: PayloadFormat, bodies: Path, seconds: float, core: int) -> TurnResult:
         connections = _CONNECTIONS[self.workload.name]
         before = self._cpu_seconds()
-        if way.is_grpc:
+        if payload_format.is_grpc:
             client = LoadProgram("grpc", grpc_client.grpc_load_command, parse_json_line, core)
-            figures = client.run_load(f"{self._grpc_address}/{way.target}", bodies, connections, seconds)
+            figures = client.run_load(
+                f"{self._grpc_address}/{payload_format.target}", bodies, connections, seconds
+            )
         else:
-            url = f"http://{self._address}{way.target}"
+            url = f"http://{self._address}{payload_format.target}"
             first = next(read_framed(bodies))
-            headers = "\n".join(f"{name}: {value}" for name, value in way.headers_of(first).items())
+            headers = "\n".join(
+                f"{name}: {value}" for name, value in payload_format.headers_of(first).items()
+            )
             figures = choose_program("wrk", core).run_load(
                 url, bodies, connections, seconds, {"BENCH_HEADERS": headers}
             )
         return TurnResult(figures, round((self._cpu_seconds() - before) / figures.requests * 1e6, 1))
 
     def _cpu_seconds(self) -> float:
-        """Seconds that all its processes have used."""
+        """CPU seconds that all its processes have used."""
         usage = self.running.measure_usage()
         return 0.0 if usage is None else sum(usage.cpu.values())
 
@@ -189,7 +205,7 @@ class _ProtocolServer:
 def _run_server(
     name: str, workload: Workload, material: BenchFiles, core: int, *, over_grpc: bool
 ) -> Iterator[_ProtocolServer]:
-    """A server on a core, that speaks gRPC too if it is to."""
+    """A server on a core, with gRPC if asked for."""
     port = find_free_port()
     options = f" --grpc-port {port}" if over_grpc else ""
     options += " --default-project p" if name == "gateway" else ""
@@ -208,15 +224,15 @@ def _run_server(
 
 
 def _format_table(workload: Workload, made: Mapping[str, Mapping[str, Sequence[TurnResult]]]) -> str:
-    """Rates, ratios and costs of each way, server by server."""
+    """Rates, ratios and costs of each format, server by server."""
     head = [f"{workload.name}, {_CONNECTIONS[workload.name]} connections"]
     for server in made:
         head += [f"{server}: requests/s", "of JSON's", "p50 in ms", "µs of CPU"]
     rows = []
-    for way in PAYLOAD_FORMATS:
-        cells = [way]
-        for ways in made.values():
-            cells += _format_cells(ways.get(way, ()), ways.get(_BASE_PROTOCOL, ()))
+    for payload_format in PAYLOAD_FORMATS:
+        cells = [payload_format]
+        for formats in made.values():
+            cells += _format_cells(formats.get(payload_format, ()), formats.get(_BASE_PROTOCOL, ()))
         if any(cells[1:]):
             rows.append(cells)
     return format_table(head, rows)
@@ -264,7 +280,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _list_parser(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """Reads a list with commas of some of these names."""
+    """Parses a comma-separated list of some of these names."""
 
     def parse_list(text: str) -> list[str]:
         given = text.split(",")

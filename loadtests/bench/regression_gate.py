@@ -31,7 +31,7 @@ _START_SECONDS, _REST_SECONDS = 120.0, 20.0
 
 @dataclass(frozen=True)
 class RateLimit:
-    """The least that the rate of a server may be of another's, on one workload."""
+    """The least ratio of a server's rate to that of another, on one workload."""
 
     workload: str
     server: str
@@ -51,14 +51,13 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class LimitResult:
-    """What a limit was held against."""
+    """The measured ratio of a limit."""
 
     limit: RateLimit
     ratio: float
 
     @property
     def passed(self) -> bool:
-        """Whether it was fast enough."""
         return self.ratio >= self.limit.least
 
     def __str__(self) -> str:
@@ -102,7 +101,6 @@ def main() -> int:
 
 
 def _server_names(workload: Workload) -> Iterable[str]:
-    """Those that a limit names."""
     return dict.fromkeys(
         name for limit in LIMITS if limit.workload == workload.name for name in (limit.of, limit.server)
     )
@@ -118,7 +116,7 @@ def measure_rates(
     seconds: float,
     core: int,
 ) -> Mapping[str, Sequence[float]]:
-    """Requests per second of each server, turn by turn; a wrong answer ends it."""
+    """Requests per second of each server, turn by turn. Raises SystemExit for a wrong answer."""
     connections = min(CONNECTIONS, workload.most_connections)
     bodies = material.bodies_file(workload)
     expect = read_expected(bodies, material.answers_file(workload))
@@ -150,7 +148,7 @@ def measure_rates(
 
 
 def judge_limits(workload: Workload, rates: Mapping[str, Sequence[float]]) -> list[LimitResult]:
-    """The limits of a workload, held against the rates of its servers turn by turn."""
+    """The limits of a workload, with the median ratio of its servers turn by turn."""
     return [
         LimitResult(
             limit,

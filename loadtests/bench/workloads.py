@@ -1,4 +1,4 @@
-"""What is measured: six kinds of request, each with a model that is trained here and its own bodies."""
+"""The six workloads: kinds of request, each with a model that is trained here and its own bodies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of one kind. `distinct` is how many bodies there are; the load sends them in rotation."""
+    """Requests of one kind. `distinct` is the number of bodies; the load sends them in rotation."""
 
     name: str
     title: str
@@ -39,12 +39,11 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class BenchFiles:
-    """The files that the load and the servers use."""
+    """The files of the load and the servers."""
 
     folder: Path
 
     def model_dir(self, model: str) -> Path:
-        """What a server is told to serve."""
         return self.folder / "models" / model
 
     def bodies_file(self, workload: Workload) -> Path:
@@ -56,12 +55,12 @@ class BenchFiles:
         return self.folder / "bodies" / f"{workload.name}.answers.jsonl"
 
     def done_marker(self, model: str) -> Path:
-        """Is there when all files of a model are."""
+        """Exists when all files of a model do."""
         return self.folder / f"{model}.made"
 
 
 def train_models(material: BenchFiles, workloads: Iterable[Workload]) -> None:
-    """Train what is not there yet, each model in a process of its own, and write bodies and answers.
+    """Train missing models, each in a process of its own, and write bodies and answers.
 
     Raises SystemExit when that fails.
     """

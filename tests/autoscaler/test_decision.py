@@ -107,10 +107,15 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
         [
             (0, seen(3, 90, 30, 80.1), 6, "6 nodes: 80.1 requests at a time over 6 s, 16 per node (panic)"),
             (5, seen(3, 90, 30, 81, starting=3), 6, "6 nodes: 81 requests"),
-            (10, seen(6, 9, 40, 9), 6, "kept at 6: 3 would do, but in a panic none goes"),
-            (20, seen(4, 9, 40, 9), 6, "kept at 6: 3 would do, but in a panic none goes"),  # two were lost
-            (65, seen(6, 9, 9, 9), 6, "kept at 6: 1 would do, but in a panic none goes"),
-            (66, seen(6, 9, 9, 9), 3, "kept at 3: 1 would do, but 3 were wanted within the last 60 s"),
+            (10, seen(6, 9, 40, 9), 6, "kept at 6: 3 is enough, but panic mode removes no node"),
+            (
+                20,
+                seen(4, 9, 40, 9),
+                6,
+                "kept at 6: 3 is enough, but panic mode removes no node",
+            ),  # two were lost
+            (65, seen(6, 9, 9, 9), 6, "kept at 6: 1 is enough, but panic mode removes no node"),
+            (66, seen(6, 9, 9, 9), 3, "kept at 3: 1 is enough, but 3 were wanted within the last 60 s"),
             (81, seen(3, 9, 9, 9), 1, "1 node: 9 requests"),
         ],
     ),
@@ -119,7 +124,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
         [
             (0, seen(1, 40, 5, 40), 3, "(panic)"),
             (50, seen(1, 40, 5, 40), 3, "(panic)"),
-            (110, seen(3, 1, 1, 1), 3, "in a panic none goes"),
+            (110, seen(3, 1, 1, 1), 3, "panic mode removes no node"),
             (111, seen(3, 1, 1, 1), 1, ""),
         ],
     ),
@@ -133,10 +138,10 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
         SPEC,
         [
             (0, even(4, 60), 4, "4 nodes: 60 requests"),
-            (10, even(4, 40), 4, "kept at 4: 3 would do, but 4 were wanted within the last 60 s"),
-            (20, even(4, 1), 4, "kept at 4: 1 would do, but 4 were wanted within the last 60 s"),
-            (60, even(4, 1), 4, "kept at 4: 1 would do, but 4 were wanted within the last 60 s"),
-            (61, even(4, 1), 3, "kept at 3: 1 would do, but 3 were wanted within the last 60 s"),
+            (10, even(4, 40), 4, "kept at 4: 3 is enough, but 4 were wanted within the last 60 s"),
+            (20, even(4, 1), 4, "kept at 4: 1 is enough, but 4 were wanted within the last 60 s"),
+            (60, even(4, 1), 4, "kept at 4: 1 is enough, but 4 were wanted within the last 60 s"),
+            (61, even(4, 1), 3, "kept at 3: 1 is enough, but 3 were wanted within the last 60 s"),
             (71, even(3, 1), 1, "1 node: 1 requests at a time over 60 s, 16 per node"),
         ],
     ),
@@ -144,7 +149,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
         SPEC,
         [
             (0, even(4, 60), 4, ""),
-            (10, even(2, 1), 2, "kept at 2: 1 would do, but 4 were wanted within the last 60 s"),
+            (10, even(2, 1), 2, "kept at 2: 1 is enough, but 4 were wanted within the last 60 s"),
         ],
     ),
     "no delay": (
@@ -153,7 +158,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
     ),
     "no node goes while one starts": (
         SPEC,
-        [(0, even(3, 1, starting=2), 5, "kept at 5: 1 would do, but 2 of them start")],
+        [(0, even(3, 1, starting=2), 5, "kept at 5: 1 is enough, but 2 of them start")],
     ),
     "after a restart nothing is known for a stable window": (
         SPEC,
@@ -162,7 +167,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
                 0,
                 even(3, 1, settled=False),
                 3,
-                "kept at 3: 1 would do, but it is not known yet what was asked for in 60 s",
+                "kept at 3: 1 is enough, but the load of the last 60 s is not known yet",
             ),
             (1, even(3, 90, settled=False), 6, "6 nodes: 90 requests"),
             (70, seen(6, 0, settled=False, idle_since=-231), 0, "asleep"),
@@ -175,7 +180,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
             (1, seen(2, 0, idle_since=-9999), 2, "2 nodes: minNodes"),
             (2, even(2, 20), 2, "2 nodes: 20 requests"),
             (3, seen(3, 99, 75, 75), 3, "at most 3 nodes (maxNodes); the load asks for 5"),
-            (4, even(3, 20), 3, "kept at 3: 2 would do, but 3 were wanted within the last 60 s"),
+            (4, even(3, 20), 3, "kept at 3: 2 is enough, but 3 were wanted within the last 60 s"),
         ],
     ),
     "the upper bound is made lower": (
@@ -221,7 +226,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
     "nothing is added when nothing comes": (
         SPEC,
         [
-            (7, seen(1, 0, 31, 0), 1, "1 node: none is added while no request comes"),
+            (7, seen(1, 0, 31, 0), 1, "1 node: no node is added without requests"),
             (8, seen(1, 1, 31, 0), 2, "2 nodes: 31 requests"),
             (9, seen(1, 0, 31, 0.1), 2, "2 nodes: 31 requests"),
         ],
@@ -229,7 +234,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
     "but the lower bound holds": (
         replace(SPEC, min_nodes=2),
         [
-            (7, seen(1, 0, 90, 0), 2, "2 nodes: none is added while no request comes"),
+            (7, seen(1, 0, 90, 0), 2, "2 nodes: no node is added without requests"),
             (8, seen(1), 2, "minNodes"),
         ],
     ),
@@ -237,7 +242,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
         replace(SPEC, idle_window=5.0),
         [
             (0, seen(2, 99, 90, 99), 7, "(panic)"),
-            (5, seen(7, 0, 90, 9), 7, "kept at 7: 6 would do, but in a panic none goes"),
+            (5, seen(7, 0, 90, 9), 7, "kept at 7: 6 is enough, but panic mode removes no node"),
             (5.1, seen(7, 0, 90, 99), 0, "asleep: no request for 5 s (idle window 5 s)"),
             (6, seen(0, 0, 80, 90), 0, "asleep"),
             (7, seen(0, 1, 9, 9), 1, "1 node: a request waits"),  # the panic has been slept off

@@ -379,7 +379,7 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch
         await asyncio.to_thread(
             until, lambda: pool.list_pilots()[0].state is PilotState.FAILED, "the pilot is given up"
         )
-        assert "It was not lit within 5 s" in pool.list_pilots()[0].reason
+        assert "It was not ready within 5 s" in pool.list_pilots()[0].reason
 
     run(main)
 

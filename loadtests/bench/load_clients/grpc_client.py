@@ -1,9 +1,9 @@
-"""A load over gRPC: each connection asks again once it is answered. Bytes are sent and received as they are.
+"""A load over gRPC: each connection has one request in flight. Messages are sent and received as bytes.
 
     python -m loadtests.bench.load_clients.grpc_client HOST:PORT/SERVICE/METHOD BODIES CONNECTIONS SECONDS
 
 prints one line of JSON, as load.lua does. It is Python: per request it takes no less CPU time than the server
-does, so that rates of small requests tell of both.
+does, so that rates of small requests depend on both.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_len
 
 
 def grpc_load_command(url: str, bodies: Path, connections: int, seconds: float) -> list[str]:
-    """What makes the load, as `clients.Client` takes it."""
+    """The command of a `LoadProgram`."""
     return [sys.executable, "-m", __name__, url, str(bodies), str(connections), str(seconds)]
 
 
 class GrpcLoad:
-    """What is asked in rotation, and what came of it; errors by the names that wrk gives them."""
+    """The requests of a load in rotation, and its results; errors by the names that wrk gives them."""
 
     def __init__(self, url: str, bodies: Path, end: float) -> None:
         self._target, _, method = url.partition("/")
@@ -45,7 +45,7 @@ class GrpcLoad:
         self.errors: Counter[str] = Counter()
 
     async def run_connection(self) -> None:
-        """One connection, until the end, on `time.perf_counter`."""
+        """Run one connection until `end`, on `time.perf_counter`."""
         async with grpc.aio.insecure_channel(self._target, options=OPTIONS) as channel:
             call = channel.unary_unary(self._method)
             while (begin := time.perf_counter()) < self._end:
@@ -58,7 +58,6 @@ class GrpcLoad:
 
 
 async def run_load(url: str, bodies: Path, connections: int, seconds: float) -> None:
-    """Load and print."""
     begin = time.perf_counter()
     load = GrpcLoad(url, bodies, begin + seconds)
     await asyncio.gather(*(load.run_connection() for _ in range(connections)))

@@ -1,4 +1,4 @@
-"""The same rows in the words of each protocol that a server speaks, and the numbers of its answers."""
+"""The same rows encoded in each protocol that a server speaks, and its answers decoded."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _TYPES = {"float32": 1, "float64": 2}  # DT_FLOAT, DT_DOUBLE
 
 @dataclass(frozen=True)
 class PayloadFormat:
-    """How rows are asked for in one protocol.
+    """The request and answer bodies of one protocol.
 
-    `target` is a path over HTTP, a method of a service over gRPC. `body` makes a request of the name of the
-    model's input and rows; `headers` are those of a body; `read` has the numbers of an answer, flat.
+    `target` is a path over HTTP, a method of a service over gRPC. `encode` makes a request body from the name
+    of the model's input and rows; `headers_of` gives the headers of a body; `decode` returns the numbers of
+    an answer, flat.
     """
 
     name: str
@@ -40,7 +41,6 @@ class PayloadFormat:
 
     @property
     def is_grpc(self) -> bool:
-        """Whether it goes over gRPC."""
         return not self.target.startswith("/v")
 
 
@@ -66,7 +66,7 @@ def _decode_outputs(body: bytes, _: Mapping[str, str]) -> list[float]:
 
 
 def _shortest_digits(rows: Rows) -> Any:
-    """Numbers with as few digits as tell them apart from their neighbours."""
+    """Numbers with the fewest digits that identify them."""
     return (
         json.loads("[" + ",".join(map(str, rows.ravel())) + "]")
         if rows.ndim == 1
@@ -182,14 +182,14 @@ PAYLOAD_FORMATS = {
 
 
 def write_framed(bodies: Iterable[bytes], file: Path) -> None:
-    """Bodies as the programs that make the load read them from a file named *.framed."""
+    """Write bodies in the format that load programs read from a file named *.framed."""
     with file.open("wb") as out:
         for body in bodies:
             out.write(b"%d\n%b" % (len(body), body))
 
 
 def read_framed(file: Path) -> Iterator[bytes]:
-    """The bodies that `write` has written."""
+    """The bodies that `write_framed` has written."""
     with file.open("rb") as lines:
         while length := lines.readline():
             yield lines.read(int(length))

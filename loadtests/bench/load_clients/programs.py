@@ -1,4 +1,4 @@
-"""What makes the load: wrk if it is there, else oha, else a client of our own."""
+"""Programs that make the load: wrk if it is installed, else oha, else our own."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SCRIPT = Path(__file__).with_name("load.lua")
 
 
 class LoadProgramError(Exception):
-    """The program that makes the load did not tell any figures; in its words, why."""
+    """The load program printed no figures; the text is its output."""
 
 
 @dataclass(frozen=True)
 class LoadProgram:
-    """A program that loads a URL with the lines of a file, and how its output is read."""
+    """A program that loads a URL with the lines of a file."""
 
     name: str
     build_command: Callable[[str, Path, int, float], Sequence[str]]
@@ -42,7 +42,7 @@ class LoadProgram:
         seconds: float,
         environment: Mapping[str, str] | None = None,
     ) -> LoadFigures:
-        """Load a server for so many seconds. Raises LoadFailed."""
+        """Load a server for so many seconds. Raises LoadProgramError."""
         with pinned_to_core(self.core):
             process = subprocess.Popen(
                 self.build_command(url, bodies, connections, seconds),
@@ -66,7 +66,7 @@ class LoadProgram:
 
 
 def choose_program(name: str, core: int | None) -> LoadProgram:
-    """The client of a name, or for `auto` the best that is installed."""
+    """The program of this name, or for `auto` the best that is installed."""
     if name == "auto":
         name = next((one for one in ("wrk", "oha") if shutil.which(one)), "own")
         if name == "own":
@@ -121,7 +121,7 @@ def parse_oha(out: str) -> LoadFigures:
 
 
 def _make_figures(found: Mapping[str, Any]) -> LoadFigures:
-    """ValueError when nothing at all was answered: there are no figures of that."""
+    """Raises ValueError when no request was answered."""
     if not found["requests"]:
         raise ValueError("no request was answered")
     return LoadFigures(

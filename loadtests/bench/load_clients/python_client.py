@@ -1,4 +1,4 @@
-"""A load of our own, for machines without wrk and oha: each connection asks again once it is answered.
+"""A load program in Python, for machines without wrk and oha: each connection has one request in flight.
 
     python -m loadtests.bench.load_clients.python_client URL BODIES CONNECTIONS SECONDS
 
@@ -29,14 +29,14 @@ _LENGTH = b"content-length:"
 
 @dataclass
 class LoadOutcome:
-    """What came of a load; errors by the names that wrk gives them."""
+    """The results of a load; errors by the names that wrk gives them."""
 
     seconds: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
 
 
 class RequestRotation:
-    """Requests in rotation, each ready to be sent."""
+    """Encoded requests in rotation."""
 
     def __init__(self, url: str, bodies: Sequence[bytes]) -> None:
         address = urlsplit(url)
@@ -45,17 +45,16 @@ class RequestRotation:
         self._at = -1
 
     def next(self) -> bytes:
-        """The one after the last."""
         self._at = (self._at + 1) % len(self._all)
         return self._all[self._at]
 
 
 class LoadConnection(asyncio.Protocol):
-    """One connection; it is over at the time `end`, on `time.perf_counter`."""
+    """One connection, which sends requests until the time `end`, on `time.perf_counter`."""
 
-    def __init__(self, requests: RequestRotation, tally: LoadOutcome, end: float) -> None:
+    def __init__(self, requests: RequestRotation, outcome: LoadOutcome, end: float) -> None:
         self._requests = requests
-        self._outcome = tally
+        self._outcome = outcome
         self._end = end
         self._received = bytearray()
         self._needed = 0
@@ -63,12 +62,10 @@ class LoadConnection(asyncio.Protocol):
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the first time."""
         self._transport = cast(asyncio.Transport, transport)
         self._send_request()
 
     def data_received(self, data: bytes) -> None:
-        """Part of an answer; when it is whole, ask again."""
         self._received += data
         if not self._needed:
             self._read_head()
@@ -76,7 +73,6 @@ class LoadConnection(asyncio.Protocol):
             self._finish_request()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The server hung up, or we did."""
         if not self.done.done():
             self._outcome.errors["err_read"] += 1
             self.done.set_result(None)
@@ -107,38 +103,39 @@ class LoadConnection(asyncio.Protocol):
 
 
 async def run_load(url: str, bodies: Sequence[bytes], connections: int, seconds: float) -> LoadOutcome:
-    """Drive it; ends at most 20 s after its time."""
+    """Ends at most 20 s after `seconds`."""
     loop = asyncio.get_running_loop()
-    tally, requests = LoadOutcome(), RequestRotation(url, bodies)
+    outcome, requests = LoadOutcome(), RequestRotation(url, bodies)
     end = time.perf_counter() + seconds
     address = urlsplit(url)
-    users: list[LoadConnection] = []
+    opened: list[LoadConnection] = []
     for _ in range(connections):
         try:
-            _, user = await loop.create_connection(
-                lambda: LoadConnection(requests, tally, end), address.hostname or "", address.port or 80
+            _, connection = await loop.create_connection(
+                lambda: LoadConnection(requests, outcome, end), address.hostname or "", address.port or 80
             )
         except OSError:
-            tally.errors["err_connect"] += 1
+            outcome.errors["err_connect"] += 1
         else:
-            users.append(user)
-    if users:
-        _, late = await asyncio.wait([user.done for user in users], timeout=seconds + _TIMEOUT_SECONDS)
-        tally.errors["err_timeout"] += len(late)
-    return tally
+            opened.append(connection)
+    if opened:
+        _, late = await asyncio.wait(
+            [connection.done for connection in opened], timeout=seconds + _TIMEOUT_SECONDS
+        )
+        outcome.errors["err_timeout"] += len(late)
+    return outcome
 
 
 def main(url: str, bodies: Path, connections: int, seconds: float) -> None:
-    """Load and print."""
     lines = bodies.read_bytes().splitlines()
     start = time.perf_counter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        tally = runner.run(run_load(url, lines, connections, seconds))
+        outcome = runner.run(run_load(url, lines, connections, seconds))
     passed = time.perf_counter() - start
-    micros = sorted(1e6 * one for one in tally.seconds) or [0.0]
+    micros = sorted(1e6 * one for one in outcome.seconds) or [0.0]
     latency = {f"p{part}_us": micros[part * (len(micros) - 1) // 100] for part in (50, 90, 99)}
     latency |= {"max_us": micros[-1], "mean_us": fmean(micros)}
-    print(json.dumps({"requests": len(tally.seconds), "seconds": passed, **latency, **tally.errors}))
+    print(json.dumps({"requests": len(outcome.seconds), "seconds": passed, **latency, **outcome.errors}))
 
 
 if __name__ == "__main__":

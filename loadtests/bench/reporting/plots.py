@@ -1,4 +1,4 @@
-"""Rates and latencies as pictures, a panel for each workload."""
+"""Plots of rates and latencies, a panel for each workload."""
 
 from __future__ import annotations
 
@@ -96,7 +96,6 @@ def _draw_bars(
 
 
 def _short_title(peer: str) -> str:
-    """A label that leaves room for the bar."""
     return title_of(peer).partition(":")[0].replace("`", "").replace("all known techniques", "best")
 
 

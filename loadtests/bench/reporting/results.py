@@ -1,8 +1,7 @@
 """What was measured, as JSON lines: one per load, one per server process, one per failure.
 
-A line with "kind": "process" tells of a server's start and memory, one with "kind": "error" that it could not
-be measured; any other is a load. Fields that are not known here are passed over, so that files of other
-runners of the same form can be read as well.
+A line with "kind": "process" has a server's start and memory, one with "kind": "error" a failure to measure
+it; any other is a load. Unknown fields are ignored, so that files of other runners can be read as well.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ERRORS = ("err_connect", "err_read", "err_write", "err_status", "err_timeout")
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """What a load came to. Latencies in microseconds; `errors` by kind, only those that happened."""
+    """The figures of a load. Latencies in microseconds; `errors` by kind, only those that happened."""
 
     requests: int
     seconds: float
@@ -34,7 +33,7 @@ class LoadFigures:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """One load on one server. `wrong` says what was wrong with an answer, empty when nothing was."""
+    """One load on one server. `wrong` says what was wrong with an answer, "" when all were right."""
 
     peer: str
     model: str
@@ -78,14 +77,12 @@ class MeasurementFailure:
 
 @dataclass(frozen=True)
 class BenchResults:
-    """All that was read."""
-
     loads: Sequence[LoadResult]
     processes: Sequence[ProcessResult]
     failures: Sequence[MeasurementFailure]
 
     def median_of(self, peer: str, workload: str, conns: int, what: str) -> float | None:
-        """Over the rounds, of a field of Load; None when there is no such load."""
+        """The median over the rounds of a field of LoadResult; None when there is no such load."""
         found = [
             getattr(one, what)
             for one in self.loads
@@ -95,7 +92,7 @@ class BenchResults:
         return median(found) if found else None
 
     def list_peers(self) -> list[str]:
-        """In the order of their appearance."""
+        """In the order of their first loads."""
         return list(dict.fromkeys(one.peer for one in self.loads))
 
     def list_workloads(self) -> list[str]:
@@ -116,14 +113,14 @@ def format_row(
         case LoadResult():
             del found["errors"]
     if figures is not None:
-        told = asdict(figures)
-        errors = told.pop("errors")
-        found |= told | {name: errors.get(name, 0) for name in ERRORS}
+        values = asdict(figures)
+        errors = values.pop("errors")
+        found |= values | {name: errors.get(name, 0) for name in ERRORS}
     return json.dumps(found)
 
 
 def read_results(files: Iterable[Path]) -> BenchResults:
-    """The rows of several files. Raises OSError, or ValueError naming a line that is none."""
+    """The rows of several files. Raises OSError, or ValueError naming an invalid line."""
     loads: list[LoadResult] = []
     processes: list[ProcessResult] = []
     failures: list[MeasurementFailure] = []

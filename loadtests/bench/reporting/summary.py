@@ -1,4 +1,4 @@
-"""What the rows say: who is who, in which order, and how ours relate to the others."""
+"""Titles, order and ratios of the servers that were measured."""
 
 from __future__ import annotations
 
@@ -45,22 +45,20 @@ _TITLES = {
     "haproxy": "node behind HAProxy",
     "forwarder": "node behind a bare forwarder",
 }
-# Nobody else's way to serve a model: limits, references, and our own node behind something.
+# Not servers of others: limits, references, and our own node behind a proxy.
 _NO_PEERS = {*_ECHOES, "apart", "plain", *FRONTS}
 
 
 def title_of(peer: str) -> str:
-    """What it is, in a few words."""
     return _TITLES.get(peer, peer)
 
 
 def is_ours(peer: str) -> bool:
-    """Whether it is Pilotlight, nothing added."""
+    """Whether it is Pilotlight by itself."""
     return peer in (NODE, GATEWAY)
 
 
 def is_echo(peer: str) -> bool:
-    """Whether it answers a constant."""
     return peer in _ECHOES
 
 
@@ -81,12 +79,12 @@ def rate_order(found: BenchResults) -> list[str]:
 
 
 def latency_order(found: BenchResults) -> list[str]:
-    """The quickest first."""
+    """The lowest latency first."""
     return _order_peers(found, lambda peer, workload: found.median_of(peer, workload, 1, "p50_us") or 0)
 
 
 def _order_peers(found: BenchResults, key: Callable[[str, str], float]) -> list[str]:
-    """Those with the first workload come before those without it."""
+    """Peers with the first workload come before those without it."""
 
     def sort_key(peer: str) -> tuple[int, float]:
         mine = [
@@ -101,7 +99,7 @@ def _order_peers(found: BenchResults, key: Callable[[str, str], float]) -> list[
 
 @dataclass(frozen=True)
 class RatioDefinition:
-    """A figure that says how ours relate to others; None for a workload where one of them is missing."""
+    """A ratio of ours to others; None for a workload where one of them is missing."""
 
     title: str
     value: Callable[[BenchResults, str], float | None]
@@ -109,7 +107,7 @@ class RatioDefinition:
 
 
 def list_ratios(found: BenchResults) -> list[RatioDefinition]:
-    """Those that make sense for the servers that were measured."""
+    """The ratios that make sense for the servers that were measured."""
     echo = next((one for one in _ECHOES if one in found.list_peers()), "echo")
     others = [one for one in found.list_peers() if not is_ours(one) and one not in _NO_PEERS]
     peers = [one for one in others if not one.startswith("asgi-best")]

@@ -1,4 +1,4 @@
-"""What was measured as tables in markdown; a table that there is nothing in is empty."""
+"""Results as markdown tables; a table without rows is empty."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def evenness_table(found: BenchResults) -> str:
 
 
 def ratios_table(found: BenchResults) -> str:
-    """How ours relate to the others, workload by workload."""
+    """Ratios of ours to others, workload by workload."""
     workloads = found.list_workloads()
     made = [
         (one, [_format_ratio(one, found, workload) for workload in workloads]) for one in list_ratios(found)
@@ -175,7 +175,7 @@ def _workload_table(
 
 
 def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in markdown, numbers to the right."""
+    """A markdown table, numbers aligned to the right."""
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(one)} |" for one in lines)
 

@@ -19,8 +19,6 @@ _BACKLOG = 2048
 
 
 class ClientConnection(asyncio.Protocol):
-    """A connection of a client."""
-
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._parser = httptools.HttpRequestParser(self)
@@ -28,24 +26,22 @@ class ClientConnection(asyncio.Protocol):
         self.requested_path = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open the one to the node; what comes meanwhile waits."""
+        """Connect to the node; until then data is buffered."""
         self.transport = cast(asyncio.Transport, transport)
         self._node = NodeConnection(self)
         loop = asyncio.get_running_loop()
         self._opening = loop.create_task(loop.create_unix_connection(lambda: self._node, self._socket))
 
     def on_node_connected(self) -> None:
-        """The node's connection is there."""
         if self._unsent:
             self._node.transport.writelines(self._unsent)
         self._unsent = None
 
     def on_url(self, url: bytes) -> None:
-        """What a gateway would route by."""
+        """The path, by which a gateway would route."""
         self.requested_path = url
 
     def data_received(self, data: bytes) -> None:
-        """Forward."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -57,40 +53,32 @@ class ClientConnection(asyncio.Protocol):
             self._unsent.append(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let go of the node's."""
         self._opening.cancel()
         self._node.close()
 
 
 class NodeConnection(asyncio.Protocol):
-    """A connection to the node."""
-
     transport: asyncio.Transport
 
     def __init__(self, client: ClientConnection) -> None:
         self._client = client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to forward."""
         self.transport = cast(asyncio.Transport, transport)
         self._client.on_node_connected()
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on."""
         self._client.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Without a node there is nothing to say."""
         self._client.transport.close()
 
     def close(self) -> None:
-        """Hang up, if it was ever there."""
         if hasattr(self, "transport"):
             self.transport.close()
 
 
 async def serve_forever(port: int, socket: str) -> None:
-    """Forward for ever."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: ClientConnection(socket), "127.0.0.1", port, backlog=_BACKLOG)
     await server.serve_forever()

@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts: on a core, marked, measured, and ended with all that they started."""
+"""Processes of a benchmark: pinned to a core, marked, measured, and ended with all their descendants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import psutil
 
-# Every process of a server inherits this variable, so that none is missed, measured or ended.
+# Every process of a server inherits this variable, by which all of them are found.
 MARK = "BENCH_TAG"
 _END_SECONDS = 15.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -25,7 +25,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def pinned_to_core(core: int | None) -> Iterator[None]:
-    """What is started inside runs on this core only; None leaves it as it is."""
+    """Run what is started in the block on this core only; None changes nothing."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -36,13 +36,13 @@ def pinned_to_core(core: int | None) -> Iterator[None]:
 
 
 def pin_process(pid: int, core: int) -> None:
-    """Have a running process, with all its threads, on this core only."""
+    """Move a running process, with all its threads, to this core."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {core})
 
 
 def exit_on_sigterm() -> None:
-    """Leave by way of `finally` on the first SIGTERM; further ones do not disturb that."""
+    """Exit by an exception on the first SIGTERM, so that `finally` blocks run; ignore further ones."""
 
     def exit_once(*_: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -55,7 +55,7 @@ def exit_on_sigterm() -> None:
 def run_process(
     command: Sequence[str], environment: Mapping[str, str] | None = None, output: IO[bytes] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is asked to end when the block does, and killed when it does not."""
+    """A process that gets SIGTERM at the end of the block, and SIGKILL if that does not end it."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **(environment or {})},
@@ -76,7 +76,7 @@ def run_process(
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What the processes of a server hold and have used."""
+    """Memory and CPU time of the processes of a server."""
 
     processes: int
     rss_mib: float
@@ -87,21 +87,19 @@ class ResourceUsage:
 
 
 class ProcessGroup:
-    """A process and all that it starts, known by their descent, and by their mark if they left home."""
+    """A process and all its descendants, also those that were orphaned: they have its mark."""
 
     def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
         self.process = process
         self._mark = f"{MARK}={mark}".encode()
 
     def list_pids(self) -> list[int]:
-        """Those that are alive."""
         marked = {
             int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and self._has_mark(one)
         }
         return sorted(marked | self._list_descendants())
 
     def measure_usage(self) -> ResourceUsage:
-        """Measured now."""
         pids = self.list_pids()
         memory = [_read_memory(pid) for pid in pids]
         return ResourceUsage(
@@ -112,7 +110,7 @@ class ProcessGroup:
         )
 
     def _list_descendants(self) -> set[int]:
-        # nginx has the name of its process where the environment was: it shows no mark.
+        # nginx overwrites its environment with the name of its process: it has no mark.
         if self.process.poll() is not None:
             return set()
         try:
@@ -132,7 +130,7 @@ class ProcessGroup:
 def run_group(
     command: Sequence[str], environment: Mapping[str, str], core: int | None, log: Path
 ) -> Iterator[ProcessGroup]:
-    """A server in the background; whatever is left of it at the end of the block is killed."""
+    """A server in the background; all processes that are left at the end of the block are killed."""
     mark = uuid.uuid4().hex
     with log.open("wb") as output:
         found: ProcessGroup | None = None
@@ -157,7 +155,7 @@ def _kill_group(found: ProcessGroup) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far; 0 when it is gone."""
+    """The CPU time of a process so far; 0 when it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

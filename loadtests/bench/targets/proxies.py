@@ -77,8 +77,7 @@ backend nodes
 
 
 def nginx_command(folder: Path, port: int, socket: Path) -> list[str]:
-    """One worker."""
-    # As root nginx would have its worker be somebody else, who cannot open the socket.
+    # As root nginx would run its worker as another user, who cannot open the socket.
     user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""
     file = folder / "nginx.conf"
     file.write_text(_NGINX.format(user=user, folder=folder, port=port, socket=socket))
@@ -86,14 +85,12 @@ def nginx_command(folder: Path, port: int, socket: Path) -> list[str]:
 
 
 def haproxy_command(folder: Path, port: int, socket: Path) -> list[str]:
-    """One thread."""
     file = folder / "haproxy.cfg"
     file.write_text(_HAPROXY.format(port=port, socket=socket))
     return [_find_program("haproxy"), "-db", "-f", str(file)]
 
 
 def forwarder_command(_: Path, port: int, socket: Path) -> list[str]:
-    """Ours, as bare as can be."""
     return [sys.executable, "-m", "loadtests.bench.targets.forwarder", str(port), str(socket)]
 
 
@@ -105,7 +102,7 @@ PROXY_COMMANDS: dict[str, Callable[[Path, int, Path], list[str]]] = {
 
 
 def main() -> int:
-    """Serve until told to end; returns the exit code."""
+    """Serve until SIGTERM; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.targets.proxies",
         description=__doc__,
@@ -127,7 +124,6 @@ def main() -> int:
 
 
 def _wait_for_socket(socket: Path) -> None:
-    """Until the node listens."""
     end = time.monotonic() + _START_SECONDS
     while not socket.exists():
         if time.monotonic() > end:
@@ -136,7 +132,7 @@ def _wait_for_socket(socket: Path) -> None:
 
 
 def _find_program(program: str) -> str:
-    """Its path; they are often where only root looks."""
+    """The path of a program; proxies are often in folders that only root has in PATH."""
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin:/sbin")
     if path is None:
         raise SystemExit(f"{program} is not installed")

@@ -18,7 +18,7 @@ _BODY = b'{"predictions":[0]}'
 async def echo(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
-    """Reads the request, answers a constant."""
+    """An ASGI application that reads the request and answers a constant."""
     if scope["type"] != "http":
         return
     while (await receive()).get("more_body"):

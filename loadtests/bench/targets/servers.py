@@ -1,4 +1,4 @@
-"""The servers that are measured: two references, ours, ours behind proxies, whatever is put beside them."""
+"""The servers that are measured: two references, ours, ours behind proxies, and any others."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PILOTLIGHT = f"{_PYTHON} -c 'from serving.cli import main; main()'"
 _OPTIONS = "--port {port} --model-dir {model_dir}"
 _UVICORN = f"{_PYTHON} -m uvicorn --host 127.0.0.1 --port {{port}} --no-access-log --log-level warning"
 _HOST = "127.0.0.1"
-# A server rests when it uses less than this part of a core for as long as this.
+# A server is idle when it uses less than this part of a core for so many seconds.
 _REST_CPU_SHARE, _LOOK_SECONDS = 0.1, 0.3
 
 
 class ServerStartError(Exception):
-    """A server ended, or did not answer in time; with what it said last."""
+    """A server ended, or did not answer in time; the text has its last output."""
 
 
 @dataclass(frozen=True)
 class ServerDefinition:
-    """How a server is started and asked.
+    """How a server is started and where it is asked.
 
     `command` and `path` are filled in with {port}, {model} and {model_dir}. A command that is a URL is a
     server that runs already. `constant` answers are not compared with the library's.
@@ -88,8 +88,6 @@ PROXY_SERVERS = {one.name: one for one in map(_behind_proxy, ("nginx", "haproxy"
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers."""
-
     url: str
     start_seconds: float | None
     """From the start of its process to its first answer; None for one that ran already."""
@@ -97,13 +95,13 @@ class RunningServer:
     _front: tuple[int, ...]
 
     def measure_usage(self) -> ResourceUsage | None:
-        """What its processes hold and have used; None for a server that ran already."""
+        """Of all its processes; None for a server that ran already."""
         return None if self._group is None else self._group.measure_usage()
 
     def wait_until_idle(self, most: float) -> None:
-        """Wait until its processes have nothing to do, at most so many seconds.
+        """Wait until its processes are idle, at most so many seconds.
 
-        What a server still does after its first answer, importing or trying out, would be measured as well.
+        What a server still does after its first answer, such as imports, would be measured as well.
         """
         end = time.monotonic() + most
         usage = self.measure_usage()
@@ -118,7 +116,7 @@ class RunningServer:
             usage = later
 
     def front_cpu_seconds(self) -> float:
-        """Seconds used by the processes that clients are connected to."""
+        """CPU seconds used by the processes that clients are connected to."""
         return sum(cpu_seconds(pid) for pid in self._front)
 
 
@@ -133,9 +131,9 @@ def run_server(
     limit: float,
     logs: Path,
 ) -> Iterator[RunningServer]:
-    """A server from its first right answer to `body` on, until the block ends.
+    """A server from its first right answer to `body` on, until the end of the block.
 
-    `limit` is how many seconds that may take; what it prints goes to a file in `logs`. Raises StartFailed.
+    `limit` is in seconds until that answer; its output goes to a file in `logs`. Raises ServerStartError.
     """
     if server.command.startswith(("http://", "https://")):
         yield RunningServer(server.command.format(model=model), None, None, ())
@@ -186,7 +184,6 @@ def _listening_pids(processes: ProcessGroup, port: int) -> tuple[int, ...]:
 
 
 def find_free_port() -> int:
-    """A port that nobody listens on."""
     with socket.create_server((_HOST, 0)) as free:
         port: int = free.getsockname()[1]
         return port

@@ -54,7 +54,7 @@ def check_batch_options(given: BatchOptions) -> None:
     if given.max_errors and not is_error_limit(given.max_errors):
         raise _option_error(
             "max_errors",
-            f"{given.max_errors!r} is no limit of errors: a number of records (100), or a share of them "
+            f"{given.max_errors!r} is not an error limit: a number of records (100), or a share of them "
             "(10% or 0.1).",
         )
     if given.runner and not is_runner_name(given.runner):

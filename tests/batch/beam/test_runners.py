@@ -119,7 +119,7 @@ def test_packages_are_brought_before_those_of_the_options() -> None:
         ("FlinkRunner", ["--parallelism=x"], InvalidArgument, "--parallelism: invalid int value: 'x'"),
         ("FlinkRunner", ["--flink_mastr=h:1"], InvalidArgument, "Did you mean --flink_master?"),
         ("DataflowRunner", ["--nonsense"], InvalidArgument, "DataflowRunner has no option --nonsense."),
-        ("FlinkRunner", ["flink:8081"], InvalidArgument, "'flink:8081' is no pipeline option"),
+        ("FlinkRunner", ["flink:8081"], InvalidArgument, "'flink:8081' is not a pipeline option"),
         ("SparkRunner", ["--streaming"], InvalidArgument, "--streaming cannot be set"),
         ("PortableRunner", [], InvalidArgument, "--job_endpoint=HOST:PORT"),
         ("PortableRunner", ["--job_endpoint=localhost:1"], FailedPrecondition, "No Beam job server answers"),

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import psutil
 
-from batch.error_limit import ErrorLimit
-from batch.failures import JobFailed
+from batch.failures import ErrorLimit, JobFailed
 from batch.messages import (
     EMBEDDED,
     FailureStatus,

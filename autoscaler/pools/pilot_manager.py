@@ -257,8 +257,8 @@ class PilotProcess:
             return [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()], [link]
         self._socket = NodeSocket()
         listener = self._socket.fileno()
-        setup = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
-        return [*spec.command, json.dumps(setup)], [link, listener]
+        options = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
+        return [*spec.command, json.dumps(options)], [link, listener]
 
     def _read_messages(self) -> None:
         while self._link is not None and not self._link_closed.done():

@@ -12,8 +12,7 @@ import apache_beam as beam
 from batch import failures
 from batch.beam import pipeline
 from batch.beam.pipeline import PipelinePlan
-from batch.error_limit import ErrorLimit
-from batch.failures import JobFailed
+from batch.failures import ErrorLimit, JobFailed
 from batch.messages import FailureStatus, JobCounts
 
 logger = logging.getLogger(__name__)

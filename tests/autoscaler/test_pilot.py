@@ -111,8 +111,8 @@ def test_a_spare_rehearses_while_it_waits(preload: Any, tmp_path: Path) -> None:
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
     async def main(pool: LocalPool, history: History) -> None:
-        endless = replace(own, rehearsal="preloaded:rehearse")
-        failing = replace(own, key="failing", rehearsal="preloaded:fail")
+        endless = replace(own, spare_warmup="preloaded:rehearse")
+        failing = replace(own, key="failing", spare_warmup="preloaded:fail")
         pool.start_pilots([endless, failing])
         status = next(one for one in await lit(pool, 2) if one.key == endless.key)
         while len(steps()) < 3:  # noqa: ASYNC110  another process writes them
@@ -608,7 +608,7 @@ from autoscaler.pools import NodeState
 from tests.autoscaler.pool import TINY, lit, pilot, run, spec
 
 async def main(pool, history):
-    pool.light([TINY, pilot("json", key="other")])
+    pool.start_pilots([TINY, pilot("json", key="other")])
     await lit(pool, 2)
     await pool.scale(spec("brood"), 2)
     await pool.scale(spec("brood", key="cold", pilot=None), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batch.error_limit import ErrorLimit
+from batch.failures import ErrorLimit
 from serving.errors import InvalidArgument
 
 

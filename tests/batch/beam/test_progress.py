@@ -17,11 +17,11 @@ from tests.server import until
 
 WORKER = """
 import sys
-from batch.beam.progress import Meter, Totals
-meter = Meter(sys.argv[1])
-meter.start()
+from batch.beam.progress import ProgressTotals, ProgressWriter
+writer = ProgressWriter(sys.argv[1])
+writer.start()
 for number in range(100):
-    meter.add(Totals(1, 2, 3, 50.0 + number, 60.0 + number), [f"example {number}"])
+    writer.add(ProgressTotals(1, 2, 3, 50.0 + number, 60.0 + number), [f"example {number}"])
 print("done", flush=True)
 sys.stdin.read()
 """

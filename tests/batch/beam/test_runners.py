@@ -32,8 +32,7 @@ from batch.beam import execution, remote, runners
 from batch.beam.model_handler import SharedModel
 from batch.beam.pipeline import PipelinePlan
 from batch.beam.runners import RemoteRunner, RunnerRequest
-from batch.error_limit import ErrorLimit
-from batch.failures import JobFailed
+from batch.failures import ErrorLimit, JobFailed
 from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSource
 from batch.records.input_shards import Shard
 from serving.artifacts.storage import FileStore

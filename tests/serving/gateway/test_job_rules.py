@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch.error_limit import ErrorLimit
+from batch.failures import ErrorLimit
 from serving.errors import (
     Aborted,
     AlreadyExists,

@@ -350,7 +350,7 @@ def _write_all(writes: Sequence[_PendingWrite]) -> OSError | None:
 
 # ---- bodies in records: JSON unchanged, anything else as base64 inside JSON
 #
-# `{"b64": "...", "contentType": "application/x-npy"}`; `jsonBytes`: the length of the JSON before the tensors.
+# `{"b64": "...", "contentType": "application/x-npy"}`; `jsonBytes` is the length of JSON before tensors.
 
 _GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 

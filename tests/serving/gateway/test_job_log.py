@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.gateway.jobs import job_log as job_log
+from serving.gateway.jobs import job_log
 from serving.gateway.jobs.job_log import JobLog
 
 

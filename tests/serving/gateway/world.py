@@ -150,17 +150,17 @@ class World:
             on_trouble=lambda *_: None,
             supervisor=Supervisor(),
         )
-        self.overview = ClusterStatus(
+        self.status = ClusterStatus(
             lambda: self.state, self.activator, self.autoscaler, cast(LocalPool, self.pool)
         )
-        self.tallies = PredictionStats()
+        self.stats = PredictionStats()
         self.spans: dict[str, int] = {}
         self.audit: dict[str, int] = {}
         self.logs: list[LogCounts] = []
         self.disk = asyncio.Event()
         self.disk.set()
         self.metrics = Metrics(
-            self.overview, self.tallies, MetricSources(lambda: self.spans, lambda: self.audit, self._logged)
+            self.status, self.stats, MetricSources(lambda: self.spans, lambda: self.audit, self._logged)
         )
         self.activator.connect_waker(RefusalCountingWaker(self.autoscaler, self.metrics))
         self._requests: list[asyncio.Task[None]] = []
@@ -217,7 +217,7 @@ class World:
 
     def answered(self, version: str, status: int = 200) -> None:
         """A node of it answers a request."""
-        self.tallies.get_or_create(version).count_answer(
+        self.stats.get_or_create(version).count_answer(
             RequestTiming(total=0.001, in_nodes=0.001), status, 10, 20
         )
 

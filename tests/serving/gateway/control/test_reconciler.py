@@ -22,7 +22,7 @@ from autoscaler.version_scaler import VersionScaler
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.catalog import Catalog, lookup
-from serving.gateway.control import reconciler as fleet_module
+from serving.gateway.control import reconciler as reconciler_module
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.state.records import (
@@ -92,15 +92,17 @@ class World:
             tick=1.0,
             free_memory=lambda: 1 << 40,
             memory_bytes=0,
-            on_trouble=lambda uid, reason: self.fleet.report_failure(self.catalog, uid, reason),
+            on_trouble=lambda uid, reason: self.reconciler.report_failure(self.catalog, uid, reason),
             supervisor=self.supervisor,
         )
         self.activator.connect_waker(self.autoscaler)
         self.pool.listeners += [self.activator.on_node_changed, self.autoscaler.on_node_changed]
         self.deployment = VersionDeployer(config, {}, self.activator, self.autoscaler)
-        self.fleet = Reconciler(self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor)
+        self.reconciler = Reconciler(
+            self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor
+        )
         self.disk = Disk(state)
-        self.catalog = Catalog(self.disk, self.fleet.apply_commit)
+        self.catalog = Catalog(self.disk, self.reconciler.apply_commit)
 
     async def create(self, name: str, **fields: Any) -> VersionRecord:
         """A version that is there and has had its first node, as creation leaves it."""
@@ -275,19 +277,19 @@ def test_the_last_use_is_shown_at_once_and_written_down_now_and_then(tmp_path: P
     async def main(world: World) -> None:
         begin = format_timestamp(datetime.datetime.now(datetime.UTC))
         record = await world.create("v")
-        assert world.fleet.with_usage(world.stored(record)) is world.stored(record)
+        assert world.reconciler.with_usage(world.stored(record)) is world.stored(record)
         await world.use(record)
         end = format_timestamp(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1))
 
-        shown = world.fleet.with_usage(world.stored(record)).version.last_use_time
+        shown = world.reconciler.with_usage(world.stored(record)).version.last_use_time
         assert begin <= shown <= end
         assert world.stored(record).version.last_use_time == ""
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
         assert world.stored(record).version.last_use_time == shown
         commits = world.disk.commits
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
         assert world.disk.commits == commits
-        assert world.fleet.with_usage(world.stored(record)) is world.stored(record)
+        assert world.reconciler.with_usage(world.stored(record)) is world.stored(record)
 
     run(tmp_path, main)
 
@@ -301,7 +303,7 @@ def test_what_use_has_shown_is_written_down_with_it(tmp_path: Path) -> None:
         world.pool.forked = False
         await world.use(cold, memory=300 * MIB)
         world.autoscaler.reconcile()
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
 
         learned = [world.stored(record).deployed for record in (forked, cold)]
         assert [deployed and deployed.memory for deployed in learned] == [200 * MIB, 300 * MIB]
@@ -320,15 +322,15 @@ def test_a_version_that_is_deleted_takes_its_uses_with_it(tmp_path: Path) -> Non
         record = world.stored(version("v"))
         await world.use(record)
         await world.change(remove, record)
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
         forgetting = asyncio.create_task(world.autoscaler.forget_version(record.uid))
         await settle()
         world.pool.end(world.pool.living[0])
         await forgetting
 
-        assert world.fleet.find_record(record.uid) is None
-        assert world.fleet.with_usage(record) is record
-        world.fleet.report_failure(world.catalog, record.uid, "too late")
+        assert world.reconciler.find_record(record.uid) is None
+        assert world.reconciler.with_usage(record) is record
+        world.reconciler.report_failure(world.catalog, record.uid, "too late")
         assert not world.supervisor.tasks
 
     run(tmp_path, main, before=[version("v")])
@@ -341,7 +343,7 @@ def test_trouble_with_nodes_is_shown_until_one_starts(tmp_path: Path) -> None:
         record = world.stored(version("v"))
         commits = world.disk.commits
         for reason in ("no such file", "no such file", "no memory"):
-            world.fleet.report_failure(world.catalog, record.uid, reason)
+            world.reconciler.report_failure(world.catalog, record.uid, reason)
         await world.settled()
         assert world.stored(record).version.error_message == "no memory"
         assert world.disk.commits == commits + 2
@@ -379,14 +381,14 @@ def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         record = world.stored(version("v"))
         world.disk.full = True
         await world.use(record)
-        await world.fleet.persist_usage(world.catalog)
-        world.fleet.report_failure(world.catalog, record.uid, "no such file")
+        await world.reconciler.persist_usage(world.catalog)
+        world.reconciler.report_failure(world.catalog, record.uid, "no such file")
         await world.settled()
         assert caplog.text.count("No space left on device") >= 2
         assert world.stored(record).version.last_use_time == ""
 
         world.disk.full = False
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
         assert world.stored(record).version.last_use_time != ""
 
     run(tmp_path, main, before=[version("v")])
@@ -394,11 +396,11 @@ def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 def test_uses_are_written_down_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a kill loses little."""
-    monkeypatch.setattr(fleet_module, "_PERSIST_INTERVAL", 0.001)
+    monkeypatch.setattr(reconciler_module, "_PERSIST_INTERVAL", 0.001)
 
     async def main(world: World) -> None:
         record = world.stored(version("v"))
-        loop = world.fleet.start(world.catalog)
+        loop = world.reconciler.start(world.catalog)
         await world.use(record)
         while not world.stored(record).version.last_use_time:
             await settle()
@@ -433,9 +435,9 @@ def test_work_is_for_versions_that_change_or_are_used(
     looked_up, decided = [], []
     use_of, decide = Reconciler._get_unsaved_usage, Autoscaler._decide_version
 
-    def count_use(fleet: Reconciler, uid: str) -> Any:
+    def count_use(reconciler: Reconciler, uid: str) -> Any:
         looked_up.append(uid)
-        return use_of(fleet, uid)
+        return use_of(reconciler, uid)
 
     def count_decision(autoscaler: Autoscaler, tracked: VersionScaler, now: float) -> Any:
         decided.append(tracked.spec.key)
@@ -449,13 +451,13 @@ def test_work_is_for_versions_that_change_or_are_used(
         Counted.asked.clear()
         await world.patch(one, description="changed")
         world.autoscaler.reconcile()
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
         assert set(Counted.asked) == {one.uid}
         assert decided == looked_up == []
 
         await world.use(other)
         world.autoscaler.reconcile()
-        await world.fleet.persist_usage(world.catalog)
+        await world.reconciler.persist_usage(world.catalog)
         assert set(decided) == set(looked_up) == {other.uid}
         assert world.stored(other).version.last_use_time
 

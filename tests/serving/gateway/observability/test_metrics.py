@@ -31,8 +31,8 @@ Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
 async def scrape(world: World) -> Scrape:
     """All samples by name and labels, as Prometheus would read them."""
     found: Scrape = {}
-    for family in text_string_to_metric_families((await world.metrics.render_text()).decode()):
-        for sample in family.samples:
+    for metric in text_string_to_metric_families((await world.metrics.render_text()).decode()):
+        for sample in metric.samples:
             series = found.setdefault(sample.name, {})
             assert key(**sample.labels) not in series
             series[key(**sample.labels)] = sample.value
@@ -46,11 +46,11 @@ def key(**labels: str) -> tuple[tuple[str, str], ...]:
 def test_the_page_has_every_metric() -> None:
     """In the order, with the type, the labels and the words of /metrics."""
     row = re.compile(r"^\| `(pilotlight_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", re.MULTILINE)
-    told = [(name, kind, labels, text) for name, kind, labels, text in row.findall(PAGE.read_text())]
+    scraped = [(name, kind, labels, text) for name, kind, labels, text in row.findall(PAGE.read_text())]
 
-    assert told == [
-        (family.name, family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
-        for family in METRIC_DEFINITIONS
+    assert scraped == [
+        (metric.name, metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+        for metric in METRIC_DEFINITIONS
     ]
 
 
@@ -59,7 +59,7 @@ def test_every_metric_asked_for_on_the_page_is_there() -> None:
     named = set(re.findall(r"pilotlight_\w+", PAGE.read_text()))
 
     assert {name.removesuffix("_bucket").removesuffix("_sum") for name in named} == {
-        family.name for family in METRIC_DEFINITIONS
+        metric.name for metric in METRIC_DEFINITIONS
     }
 
 
@@ -73,22 +73,22 @@ def test_a_scrape_is_what_the_table_says() -> None:
         world.pool.ready(world.pool.nodes("m/v1")[0])
         world.add_job("j", JobState.SUCCEEDED, 5, 1)
         world.answered("m/v1")
-        world.tallies.get_or_create("m/v1").count_refusal(429, "version_concurrency")
-        world.tallies.api_calls["projects.models.list", 200] += 1
+        world.stats.get_or_create("m/v1").count_refusal(429, "version_concurrency")
+        world.stats.api_calls["projects.models.list", 200] += 1
         world.spans = {"sent": 1, "failed": 0, "dropped": 2}
         world.audit = {"written": 3, "waiting": 1, "dropped": 0}
         world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
-        families = {
-            family.name + ("_total" if family.type == "counter" else ""): family
-            for family in text_string_to_metric_families((await world.metrics.render_text()).decode())
+        by_name = {
+            metric.name + ("_total" if metric.type == "counter" else ""): metric
+            for metric in text_string_to_metric_families((await world.metrics.render_text()).decode())
         }
 
-        assert families.keys() == {family.name for family in METRIC_DEFINITIONS}
-        for family in METRIC_DEFINITIONS:
-            found = families[family.name]
-            assert (found.type, found.documentation) == (family.kind, family.help)
+        assert by_name.keys() == {metric.name for metric in METRIC_DEFINITIONS}
+        for metric in METRIC_DEFINITIONS:
+            found = by_name[metric.name]
+            assert (found.type, found.documentation) == (metric.kind, metric.help)
             for sample in found.samples:
-                assert set(sample.labels) - {"le"} == set(family.labels), family.name
+                assert set(sample.labels) - {"le"} == set(metric.labels), metric.name
 
     run(main)
 
@@ -158,13 +158,13 @@ def test_starts_are_told_by_phase() -> None:
         world.pool.ready(world.pool.start("m/v1"), load=0.3, warm=0.15, total=0.5)
         world.pool.forked = False
         world.pool.ready(world.pool.start("m/v1"), load=1.0, warm=1.0, total=3.0)
-        told = await scrape(world)
+        scraped = await scrape(world)
 
-        sums = told["pilotlight_cold_start_seconds_sum"]
+        sums = scraped["pilotlight_cold_start_seconds_sum"]
         for phase, forked, cold in (("start", 0.1, 1), ("load", 0.6, 1), ("warm", 0.3, 1), ("total", 1, 3)):
             assert sums[key(**V1, phase=phase, how="forked")] == pytest.approx(forked)
             assert sums[key(**V1, phase=phase, how="cold")] == pytest.approx(cold)
-        buckets = told["pilotlight_cold_start_seconds_bucket"]
+        buckets = scraped["pilotlight_cold_start_seconds_bucket"]
         assert buckets[key(**V1, phase="total", how="forked", le="0.2")] == 0
         assert buckets[key(**V1, phase="total", how="forked", le="0.5")] == 2
         assert buckets[key(**V1, phase="total", how="cold", le="+Inf")] == 1
@@ -182,23 +182,23 @@ def test_predictions_by_status_and_phase() -> None:
         world.answered("m/v1")
         world.answered("m/v1", 500)
         infer.record(NODE_PHASES.index("infer"), 0.000_07)
-        world.tallies.get_or_create("m/v1").count_refusal(429, "version_concurrency")
+        world.stats.get_or_create("m/v1").count_refusal(429, "version_concurrency")
         for _ in range(2):
-            told = await scrape(world)
+            scraped = await scrape(world)
 
-            assert told["pilotlight_predictions_total"] == {
+            assert scraped["pilotlight_predictions_total"] == {
                 key(**V1, code=code): 1 for code in ("200", "429", "500")
             }
-            assert told["pilotlight_limited_predictions_total"] == {
+            assert scraped["pilotlight_limited_predictions_total"] == {
                 key(**V1, setting="version_concurrency"): 1
             }
-            assert told["pilotlight_prediction_request_bytes_total"] == {key(**V1): 20}
-            assert told["pilotlight_prediction_response_bytes_total"] == {key(**V1): 40}
-            counts = told["pilotlight_prediction_phase_seconds_count"]
+            assert scraped["pilotlight_prediction_request_bytes_total"] == {key(**V1): 20}
+            assert scraped["pilotlight_prediction_response_bytes_total"] == {key(**V1): 40}
+            counts = scraped["pilotlight_prediction_phase_seconds_count"]
             assert counts == {
                 key(**V1, phase="total"): 2, key(**V1, phase="gateway"): 2, key(**V1, phase="infer"): 1
             }  # fmt: skip
-            buckets = told["pilotlight_prediction_phase_seconds_bucket"]
+            buckets = scraped["pilotlight_prediction_phase_seconds_bucket"]
             assert buckets[key(**V1, phase="infer", le="5e-05")] == 0
             assert buckets[key(**V1, phase="infer", le="0.0001")] == 1
             assert buckets[key(**V1, phase="infer", le="+Inf")] == 1
@@ -223,10 +223,10 @@ def test_logs_are_told_as_they_were_while_the_disk_hangs(monkeypatch: pytest.Mon
             assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
         assert len(asyncio.all_tasks()) == tasks + 1
         world.disk.set()
-        told = await scrape(world)
+        scraped = await scrape(world)
 
-        assert told["pilotlight_log_records_waiting"] == {key(**there): 0}
-        assert told["pilotlight_log_records_total"] == {
+        assert scraped["pilotlight_log_records_waiting"] == {key(**there): 0}
+        assert scraped["pilotlight_log_records_total"] == {
             key(**there, result=result): count
             for result, count in (("sampled", 9), ("sent", 8), ("dropped", 1))
         }
@@ -246,11 +246,11 @@ def test_refused_requests_are_counted_by_reason() -> None:
         world.autoscaler.versions["m/v2"].starts.append((True, 5.0))
         hasty.cancel()
         late = await world.ask(world.add("m/v2"), seconds=1)
-        told = (await scrape(world))["pilotlight_refused_requests_total"]
+        scraped = (await scrape(world))["pilotlight_refused_requests_total"]
 
         assert [type(task.exception()) for task in refused] == [QueueFullError, QueueFullError]
         assert isinstance(late.exception(), TooLateError)
-        assert told == {
+        assert scraped == {
             key(**V1, reason="queue_full"): 2,
             key(**{**V1, "version": "v2"}, reason="too_late"): 1,
         }
@@ -276,11 +276,11 @@ def test_versions_that_are_gone_are_told_no_more() -> None:
         await world.ask(spec)
         world.answered("m/v1")
         world.remove("m/v1")
-        told = await scrape(world)
+        scraped = await scrape(world)
 
-        versions = {dict(labels).get("version") for series in told.values() for labels in series}
+        versions = {dict(labels).get("version") for series in scraped.values() for labels in series}
         assert versions == {"v2", None}
-        assert "pilotlight_refused_requests_total" not in told
+        assert "pilotlight_refused_requests_total" not in scraped
         world.add("m/v1")
         again = await scrape(world)
         assert all(dict(labels)["version"] == "v2" for labels in again["pilotlight_cold_start_seconds_count"])
@@ -292,15 +292,15 @@ def test_pilots() -> None:
     """Whether they are lit, and their memory."""
 
     async def main(world: World) -> None:
-        told = await scrape(world)
-        assert told["pilotlight_pilot_lit"] == {key(pilot="tabular"): 1}
-        assert told["pilotlight_pilot_memory_bytes"][key(pilot="tabular", kind="private")] > 1 << 20
+        scraped = await scrape(world)
+        assert scraped["pilotlight_pilot_lit"] == {key(pilot="tabular"): 1}
+        assert scraped["pilotlight_pilot_memory_bytes"][key(pilot="tabular", kind="private")] > 1 << 20
 
         for state in (PilotState.STARTING, PilotState.FAILED, PilotState.STOPPED):
             world.pool.lit = [replace(world.pool.lit[0], state=state, pid=None)]
-            told = await scrape(world)
-            assert told["pilotlight_pilot_lit"] == {key(pilot="tabular"): 0}
-            assert "pilotlight_pilot_memory_bytes" not in told
+            scraped = await scrape(world)
+            assert scraped["pilotlight_pilot_lit"] == {key(pilot="tabular"): 0}
+            assert "pilotlight_pilot_memory_bytes" not in scraped
 
     run(main)
 
@@ -311,8 +311,8 @@ def test_sleeping_versions_are_cheap() -> None:
     async def main(world: World) -> None:
         for number in range(200):
             world.add(f"m/v{number}")
-        told = await scrape(world)
-        assert sum(len(series) for name, series in told.items() if "pilot_" not in name) == 4 * 200
+        scraped = await scrape(world)
+        assert sum(len(series) for name, series in scraped.items() if "pilot_" not in name) == 4 * 200
 
         for number in range(200):
             world.pool.end(world.pool.ready(world.pool.start(f"m/v{number}")))

@@ -21,48 +21,48 @@ from serving.latency_histograms import (
 from tests.serving.gateway.proxy.test_server_timing import make_lease
 
 
-def seconds(tally: VersionStats) -> dict[str, float]:
+def seconds(stats: VersionStats) -> dict[str, float]:
     """The phases there are, with all their seconds."""
-    return {phase: round(histogram.seconds, 6) for phase, histogram in tally.take_snapshot(()).phases}
+    return {phase: round(histogram.seconds, 6) for phase, histogram in stats.take_snapshot(()).phases}
 
 
 def test_a_request_that_need_not_wait() -> None:
     """What is not spent in the node is the gateway's; nothing else is told."""
-    tally = VersionStats()
-    tally.count_answer(RequestTiming(total=0.023, in_nodes=0.02), 200, 7, 13)
+    stats = VersionStats()
+    stats.count_answer(RequestTiming(total=0.023, in_nodes=0.02), 200, 7, 13)
 
-    assert seconds(tally) == {"total": 0.023, "gateway": 0.003}
-    told = tally.take_snapshot(())
-    assert (told.statuses, told.bytes_in, told.bytes_out) == ({200: 1}, 7, 13)
+    assert seconds(stats) == {"total": 0.023, "gateway": 0.003}
+    snapshot = stats.take_snapshot(())
+    assert (snapshot.statuses, snapshot.bytes_in, snapshot.bytes_out) == ({200: 1}, 7, 13)
 
 
 def test_a_request_that_waits_and_is_sent_again() -> None:
     """Every wait counts, and all the time in nodes; the phases add up to the total."""
-    tally = VersionStats()
+    stats = VersionStats()
     waits = [
         make_lease(arrived=ready - 1, asked=ready - 1, ready=ready, granted=ready, load=0.5, warm=0.25)
         for ready in (101.0, 103.0)
     ]
-    tally.count_answer(RequestTiming(total=4.0, in_nodes=2.0, waits=tuple(waits)), 200, 1, 1)
+    stats.count_answer(RequestTiming(total=4.0, in_nodes=2.0, waits=tuple(waits)), 200, 1, 1)
 
-    assert seconds(tally) == {
+    assert seconds(stats) == {
         "total": 4.0, "gateway": 0.0, "queue": 0.0, "start": 0.5, "load": 1.0, "warm": 0.5
     }  # fmt: skip
 
 
 def test_a_place_in_a_ready_node_has_no_start() -> None:
     """Who waits for it was in the queue."""
-    tally = VersionStats()
+    stats = VersionStats()
     lease = make_lease(arrived=100.0, asked=10.0, ready=20.0, granted=103.0)
-    tally.count_answer(RequestTiming(total=3.0, in_nodes=0.0, waits=(lease,)), 200, 1, 1)
+    stats.count_answer(RequestTiming(total=3.0, in_nodes=0.0, waits=(lease,)), 200, 1, 1)
 
-    assert seconds(tally) == {"total": 3.0, "gateway": 0.0, "queue": 3.0}
+    assert seconds(stats) == {"total": 3.0, "gateway": 0.0, "queue": 3.0}
 
 
 def test_what_nodes_count_outlives_them() -> None:
     """The living ones and the dead ones add up, however often it is asked."""
     found = PredictionStats()
-    tally = found.get_or_create("v")
+    stats = found.get_or_create("v")
     notes = []
     for infer in (0.1, 0.2):
         shared = memoryview(bytearray(NODE_BYTES))
@@ -77,9 +77,9 @@ def test_what_nodes_count_outlives_them() -> None:
     found.absorb_node(Node("2", "another", "", bytearray(), notes[0]))  # nobody asked it for anything
 
     for _ in range(2):
-        told = tally.take_snapshot([bytes(notes[1])])
-        assert (told.rows, told.calls, told.last) == (6, 4, 200)
-        ((phase, histogram),) = told.phases
+        snapshot = stats.take_snapshot([bytes(notes[1])])
+        assert (snapshot.rows, snapshot.calls, snapshot.last) == (6, 4, 200)
+        ((phase, histogram),) = snapshot.phases
         assert (phase, sum(histogram.counts)) == ("infer", 2)
         assert histogram.seconds == pytest.approx(0.3)
 

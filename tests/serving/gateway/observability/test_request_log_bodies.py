@@ -32,7 +32,7 @@ def test_json_is_kept_as_it_is(call: RequestMetadata) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "fields"),
     [
         (RequestMetadata(content_type=NPY), {"contentType": NPY}),
         (
@@ -47,13 +47,13 @@ def test_json_is_kept_as_it_is(call: RequestMetadata) -> None:
         (RequestMetadata(Dialect.INFERENCE_GRPC, "infer", "m"), {"contentType": "application/x-protobuf"}),
     ],
 )
-def test_bytes_are_held_by_json(call: RequestMetadata, told: dict[str, object]) -> None:
+def test_bytes_are_held_by_json(call: RequestMetadata, fields: dict[str, object]) -> None:
     """With what they are."""
-    assert orjson.loads(encode_request_body(call, BYTES)) == {"b64": B64, **told}
+    assert orjson.loads(encode_request_body(call, BYTES)) == {"b64": B64, **fields}
 
 
 @pytest.mark.parametrize(
-    ("call", "headers", "told"),
+    ("call", "headers", "fields"),
     [
         (RequestMetadata(accept=NPY), [(b"content-type", NPY.encode())], {"contentType": NPY}),
         (
@@ -64,9 +64,9 @@ def test_bytes_are_held_by_json(call: RequestMetadata, told: dict[str, object]) 
         (RequestMetadata(Dialect.TENSORFLOW_GRPC), [], {"contentType": "application/x-protobuf"}),
     ],
 )
-def test_so_are_answers(call: RequestMetadata, headers: Headers, told: dict[str, object]) -> None:
+def test_so_are_answers(call: RequestMetadata, headers: Headers, fields: dict[str, object]) -> None:
     """By what their headers say."""
-    assert orjson.loads(encode_reply_body(call, NodeReply(200, headers, BYTES))) == {"b64": B64, **told}
+    assert orjson.loads(encode_reply_body(call, NodeReply(200, headers, BYTES))) == {"b64": B64, **fields}
 
 
 def test_a_refusal_over_grpc_is_its_text() -> None:

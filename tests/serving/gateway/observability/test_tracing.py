@@ -142,7 +142,7 @@ def test_who_decides(parent: str, share: float, traced: bool) -> None:
 def test_calls_are_named_after_their_method(collector: Collector) -> None:
     """They are counted, too; what is no call of the API is neither."""
     made = Tracing(collector.endpoint, 1.0)
-    tallies = PredictionStats()
+    stats = PredictionStats()
 
     class NamedRoute:
         name = "projects.models.get"
@@ -155,7 +155,7 @@ def test_calls_are_named_after_their_method(collector: Collector) -> None:
         pass
 
     async def main() -> None:
-        calls = ApiMetricsMiddleware(app, tallies, made)
+        calls = ApiMetricsMiddleware(app, stats, made)
         await calls(scope(path="/v1/projects/p/models/m"), None, send)  # type: ignore[arg-type]  # unused
         await calls(scope(path="/healthz"), None, send)  # type: ignore[arg-type]
 
@@ -164,7 +164,7 @@ def test_calls_are_named_after_their_method(collector: Collector) -> None:
     close(made)
 
     assert attributes(spans["projects.models.get"])["http.response.status_code"] == 404
-    assert tallies.api_calls == {("projects.models.get", 404): 1}
+    assert stats.api_calls == {("projects.models.get", 404): 1}
 
 
 def test_a_collector_that_refuses_costs_spans_and_nothing_else(
@@ -181,10 +181,10 @@ def test_a_collector_that_refuses_costs_spans_and_nothing_else(
         begun(made, scope()).end(200)
     close(made)
 
-    told = made.span_counts.get_final_counts()
-    assert told["sent"] == 0
-    assert told["failed"] >= 8
-    assert told["failed"] + told["dropped"] == 100
+    counts = made.span_counts.get_final_counts()
+    assert counts["sent"] == 0
+    assert counts["failed"] >= 8
+    assert counts["failed"] + counts["dropped"] == 100
     assert not collector.spans
 
 

@@ -85,11 +85,11 @@ def run(
         path = str(tmp_path / "node")
         async with asyncio.timeout(10):
             server = await asyncio.start_unix_server(serve, path)
-            upstream = NodeClient(path, MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
+            client = NodeClient(path, MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
             try:
-                await main(upstream, connections)
+                await main(client, connections)
             finally:
-                upstream.close()
+                client.close()
                 server.close()
                 # uvloop does not close while connections of both sides are open.
                 await asyncio.gather(*(task for task in serving if task is not None))
@@ -99,27 +99,27 @@ def run(
         runner.run(bounded())
 
 
-def send(upstream: NodeClient, body: bytes = b"[]", **fields: Any) -> tuple[int, asyncio.Future[NodeReply]]:
-    asker = Waiting()
+def send(client: NodeClient, body: bytes = b"[]", **fields: Any) -> tuple[int, asyncio.Future[NodeReply]]:
+    callback = Waiting()
     given = {"slot": 0, "timeout": 1.0, "never_batch": False, "wants_timing": False, **fields}
-    return upstream.send(asker, body, **given), asker.answer
+    return client.send(callback, body, **given), callback.answer
 
 
-async def ask(upstream: NodeClient, body: bytes = b"[]") -> NodeReply:
-    await upstream.connect()
-    return await send(upstream, body)[1]
+async def ask(client: NodeClient, body: bytes = b"[]") -> NodeReply:
+    await client.connect()
+    return await send(client, body)[1]
 
 
 def test_one_connection_carries_all_requests(tmp_path: Path) -> None:
     """Also those that are made at the same time, and however many connect at once."""
 
-    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
-        answers = await asyncio.gather(*(ask(upstream, b"%d" % number) for number in range(5)))
+    async def main(client: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
+        answers = await asyncio.gather(*(ask(client, b"%d" % number) for number in range(5)))
 
         assert [(answer.status, answer.headers, answer.body) for answer in answers] == [
             (200, (), b"%d" % number) for number in range(5)
         ]
-        assert upstream.is_connected
+        assert client.is_connected
         assert [len(heads) for heads in connections] == [5]
 
     run(tmp_path, echo, main)
@@ -131,10 +131,10 @@ def test_an_answer_over_the_limit_ends_the_channel(tmp_path: Path) -> None:
     def reply(head: tuple[Any, ...], body: bytes) -> bytes:
         return RESPONSE_HEADER.pack(head[2], 200, 0, int(body)) + bytes(1 << 17)
 
-    async def main(upstream: NodeClient, _: list[list[tuple[Any, ...]]]) -> None:
+    async def main(client: NodeClient, _: list[list[tuple[Any, ...]]]) -> None:
         with pytest.raises(ConnectionLostError):
-            await ask(upstream, b"%d" % (MAX_ANSWER + 1))
-        assert not upstream.is_connected
+            await ask(client, b"%d" % (MAX_ANSWER + 1))
+        assert not client.is_connected
 
     run(tmp_path, reply, main)
 
@@ -162,9 +162,9 @@ def in_halves(head: tuple[Any, ...], body: bytes) -> bytes:
 def test_answers_that_are_being_received_have_a_limit_in_all(tmp_path: Path) -> None:
     """One that does not fit is refused when it is announced, and what comes of it is dropped."""
 
-    async def main(upstream: NodeClient, _: Any) -> None:
+    async def main(client: NodeClient, _: Any) -> None:
         received = ReceiveBudget(10 << 20)
-        first, second = (NodeClient(upstream.address, MAX_ANSWER, received) for _ in range(2))
+        first, second = (NodeClient(client.address, MAX_ANSWER, received) for _ in range(2))
         await first.connect()
         _, half = send(first, b"half")
         await begun(received)
@@ -189,9 +189,9 @@ def test_answers_that_are_being_received_have_a_limit_in_all(tmp_path: Path) -> 
 def test_an_answer_that_will_not_come_is_not_counted(tmp_path: Path) -> None:
     """Because nobody waits for it any more, or because the node is gone."""
 
-    async def main(upstream: NodeClient, _: Any) -> None:
+    async def main(client: NodeClient, _: Any) -> None:
         received = ReceiveBudget(10 << 20)
-        channel = NodeClient(upstream.address, MAX_ANSWER, received)
+        channel = NodeClient(client.address, MAX_ANSWER, received)
         await channel.connect()
         number, _ = send(channel, b"long")
         await asyncio.sleep(0)
@@ -212,13 +212,13 @@ def test_an_answer_that_will_not_come_is_not_counted(tmp_path: Path) -> None:
 def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
     """The place, the time, whether to be alone, whether to tell, and the call in front of the body."""
 
-    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
-        await upstream.connect()
+    async def main(client: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
+        await client.connect()
         sent = [
-            send(upstream, b"[1]", slot=3, timeout=7.5),
-            send(upstream, never_batch=True),
-            send(upstream, wants_timing=True),
-            send(upstream, encoded_call=b"about"),
+            send(client, b"[1]", slot=3, timeout=7.5),
+            send(client, never_batch=True),
+            send(client, wants_timing=True),
+            send(client, encoded_call=b"about"),
         ]
         await asyncio.gather(*(future for _, future in sent))
 
@@ -239,8 +239,8 @@ def test_header_lines_are_told_from_the_body(tmp_path: Path) -> None:
     """As names and values."""
     lines = b"retry-after: 1\r\nserver-timing: infer;dur=1.5\r\n"
 
-    async def main(upstream: NodeClient, _: Any) -> None:
-        got = await ask(upstream)
+    async def main(client: NodeClient, _: Any) -> None:
+        got = await ask(client)
 
         assert got.status == 429
         assert got.headers == ((b"retry-after", b"1"), (b"server-timing", b"infer;dur=1.5"))
@@ -257,8 +257,8 @@ def test_answers_come_in_any_order(tmp_path: Path) -> None:
         held.insert(0, answer(head[2], body))
         return b"".join(held) if len(held) == 3 else b""
 
-    async def main(upstream: NodeClient, _: Any) -> None:
-        answers = await asyncio.gather(*(ask(upstream, b"%d" % number) for number in range(3)))
+    async def main(client: NodeClient, _: Any) -> None:
+        answers = await asyncio.gather(*(ask(client, b"%d" % number) for number in range(3)))
 
         assert [got.body for got in answers] == [b"0", b"1", b"2"]
 
@@ -270,9 +270,9 @@ def test_bodies_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
     """With small ones before and behind them."""
     large = b"0123456789" * (size // 10)
 
-    async def main(upstream: NodeClient, _: Any) -> None:
+    async def main(client: NodeClient, _: Any) -> None:
         bodies = (b"before", large, b"behind", large)
-        answers = await asyncio.gather(*(ask(upstream, body) for body in bodies))
+        answers = await asyncio.gather(*(ask(client, body) for body in bodies))
 
         assert all(got.body == body for got, body in zip(answers, bodies, strict=True))
 
@@ -282,10 +282,10 @@ def test_bodies_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
 def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
     """The first may have seen the requests, all that were under way, the second cannot have."""
 
-    async def main(upstream: NodeClient, _: Any) -> None:
-        lost = await asyncio.gather(*(ask(upstream) for _ in range(3)), return_exceptions=True)
+    async def main(client: NodeClient, _: Any) -> None:
+        lost = await asyncio.gather(*(ask(client) for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in lost] == [ConnectionLostError] * 3
-        assert not upstream.is_connected
+        assert not client.is_connected
         with pytest.raises(ConnectError):
             await NodeClient(str(tmp_path / "nobody"), MAX_ANSWER, ReceiveBudget(MAX_ANSWER)).connect()
 
@@ -304,10 +304,10 @@ def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path:
 def test_what_is_no_answer_is_a_lost_connection(tmp_path: Path, nonsense: Callable[[int], bytes]) -> None:
     """The node is not to be trusted with the next request on it, but may have another chance."""
 
-    async def main(upstream: NodeClient, connections: list[Any]) -> None:
+    async def main(client: NodeClient, connections: list[Any]) -> None:
         for _ in range(2):
             with pytest.raises(ConnectionLostError):
-                await asyncio.gather(ask(upstream), ask(upstream))
+                await asyncio.gather(ask(client), ask(client))
         assert len(connections) == 2
 
     run(tmp_path, lambda head, _: nonsense(head[2]), main)
@@ -316,15 +316,15 @@ def test_what_is_no_answer_is_a_lost_connection(tmp_path: Path, nonsense: Callab
 def test_who_gives_up_is_not_answered(tmp_path: Path) -> None:
     """The node is told, and the others go on; a late answer is nobody's."""
 
-    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
-        await upstream.connect()
-        number, gone = send(upstream)
+    async def main(client: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
+        await client.connect()
+        number, gone = send(client)
         await asyncio.sleep(0)
         freed: list[int] = []
         for _ in range(2):
-            upstream.cancel(number, lambda: freed.append(number))
+            client.cancel(number, lambda: freed.append(number))
         assert freed == [number, number]
-        assert (await ask(upstream)).status == 200
+        assert (await ask(client)).status == 200
 
         assert not gone.done()
         assert [(head[0], head[2]) for head in connections[0]] == [
@@ -339,20 +339,20 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
     """What is being written to a node that does not read stays until it reads or is gone."""
     large = bytes(8 << 20)
 
-    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
+    async def main(client: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
         node, gateway = asyncio.StreamReader(1 << 10), []
         stuck = asyncio.StreamReaderProtocol(node, lambda _, writer: gateway.append(writer))
         server = await asyncio.get_running_loop().create_unix_server(lambda: stuck, str(tmp_path / "stuck"))
-        upstream = NodeClient(str(tmp_path / "stuck"), MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
+        client = NodeClient(str(tmp_path / "stuck"), MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
         freed: list[str] = []
-        await upstream.connect()
-        first, _ = send(upstream, large)
-        second, _ = send(upstream, large)
+        await client.connect()
+        first, _ = send(client, large)
+        second, _ = send(client, large)
         await asyncio.sleep(0.01)
-        third, _ = send(upstream)
-        upstream.cancel(third, lambda: freed.append("third"))
-        upstream.cancel(first, lambda: freed.append("first"))
-        upstream.cancel(second, lambda: freed.append("second"))
+        third, _ = send(client)
+        client.cancel(third, lambda: freed.append("third"))
+        client.cancel(first, lambda: freed.append("first"))
+        client.cancel(second, lambda: freed.append("second"))
         assert freed == ["third", "second"]
         if reads:
             head = REQUEST_HEADER.unpack(await node.readexactly(REQUEST_HEADER.size))
@@ -366,7 +366,7 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
             gateway[0].transport.abort()
             await asyncio.sleep(0.01)
         assert freed == ["third", "second", "first"]
-        upstream.close()
+        client.close()
         gateway[0].transport.abort()
         server.close()
         await asyncio.sleep(0)
@@ -377,12 +377,12 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
 def test_who_gives_up_when_the_node_is_gone_is_told_of_nothing_more(tmp_path: Path) -> None:
     """Though the channel waits for answers that are on their way."""
 
-    async def main(upstream: NodeClient, _: Any) -> None:
-        await upstream.connect()
-        number, gone = send(upstream)
-        _, waiting = send(upstream)
-        upstream.close()
-        upstream.cancel(number, lambda: None)
+    async def main(client: NodeClient, _: Any) -> None:
+        await client.connect()
+        number, gone = send(client)
+        _, waiting = send(client)
+        client.close()
+        client.cancel(number, lambda: None)
 
         assert (await waiting).body == b"[]"
         assert not gone.done()
@@ -393,12 +393,12 @@ def test_who_gives_up_when_the_node_is_gone_is_told_of_nothing_more(tmp_path: Pa
 def test_what_is_on_its_way_still_arrives_when_the_channel_is_closed(tmp_path: Path) -> None:
     """A node that has ended may have answered before."""
 
-    async def main(upstream: NodeClient, _: Any) -> None:
-        await upstream.connect()
-        _, future = send(upstream)
-        upstream.close()
+    async def main(client: NodeClient, _: Any) -> None:
+        await client.connect()
+        _, future = send(client)
+        client.close()
 
-        assert not upstream.is_connected
+        assert not client.is_connected
         assert (await future).body == b"[]"
 
     run(tmp_path, echo, main)

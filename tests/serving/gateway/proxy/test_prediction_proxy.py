@@ -86,7 +86,7 @@ async def good(seen: Seen) -> bytes | None:
     return b'{"predictions": [%b]}' % seen.node.id.encode()
 
 
-class BrokenTallies(PredictionStats):
+class BrokenStats(PredictionStats):
     """Counts nothing, and breaks."""
 
     def get_or_create(self, key: str) -> Any:
@@ -139,14 +139,14 @@ class World:
             clock=self.clock,
         )
         self.activator.connect_waker(self.autoscaler)
-        self.targets = RoutingTable(lambda _: spec(concurrency=2))
+        self.routing_table = RoutingTable(lambda _: spec(concurrency=2))
         audit = AuditLog(ServeConfig(state_dir=folder))
         request_log = no_log(folder)
-        self.tallies = PredictionStats()
-        self.forwarder = PredictionProxy(
-            self.targets,
+        self.stats = PredictionStats()
+        self.proxy = PredictionProxy(
+            self.routing_table,
             self.activator,
-            PredictionObservers(self.tallies, request_log, audit, tracing),
+            PredictionObservers(self.stats, request_log, audit, tracing),
             limits,
             limits=shares,
             default_project=NAME.project,
@@ -170,20 +170,22 @@ class World:
         self.held = True
         await self._tasks.__aexit__(None, None, None)
         for node in self.pool.living:
-            self.forwarder.close_node(node)
+            self.proxy.close_node(node)
             self._close(node)
         await settle()  # uvloop does not end while connections are open
 
     def undeploy(self) -> None:
         """The version, as it is deleted."""
-        self.targets.apply_commit(Commit(self.targets.state, CatalogState(), {("versions", str(NAME)): None}))
+        self.routing_table.apply_commit(
+            Commit(self.routing_table.state, CatalogState(), {("versions", str(NAME)): None})
+        )
 
     def deploy(self, *, start_seconds: float | None = None, **fields: Any) -> None:
         """The version, as it is created."""
         version = Version(name=str(NAME), state=VersionState.READY, **fields)
         record = VersionRecord(name=NAME, uid="v", version=version)
         models = {NAME.parent: ModelRecord(name=ModelName("p", "m"), model=Model(), default="v")}
-        self.targets.apply_commit(Commit.from_state(CatalogState(models, {NAME: record})))
+        self.routing_table.apply_commit(Commit.from_state(CatalogState(models, {NAME: record})))
         self.autoscaler.track_version(
             spec(concurrency=2), ScalingSpec(max_nodes=1), memory=100 * MIB, start_seconds=start_seconds
         )
@@ -201,16 +203,16 @@ class World:
         headers = [] if within is None else [(b"x-request-timeout", within.encode())]
         headers += [] if traceparent is None else [(b"traceparent", traceparent)]
         peer = Peer()
-        exchange = HttpRequest(RequestHead("POST", path, headers), peer)
-        self.forwarder.on_request_head(exchange)
-        if not exchange.response_complete:
-            exchange.body = body
-            self.forwarder.on_request_complete(exchange)
+        request = HttpRequest(RequestHead("POST", path, headers), peer)
+        self.proxy.on_request_head(request)
+        if not request.response_complete:
+            request.body = body
+            self.proxy.on_request_complete(request)
         if left is not None:
             leaving = asyncio.ensure_future(left.wait())
             await asyncio.wait((leaving, peer.answered), return_when=asyncio.FIRST_COMPLETED)
             leaving.cancel()
-            exchange.disconnect()
+            request.disconnect()
             await settle()
             await asyncio.sleep(0.01)
             return peer.answered.result() if peer.answered.done() else Answered()
@@ -260,12 +262,12 @@ class World:
 
     async def _read(self, node: Node, reader: asyncio.StreamReader) -> tuple[int, Seen | None]:
         head = REQUEST_HEADER.unpack(await reader.readexactly(REQUEST_HEADER.size))
-        kind, flags, number, slot, timeout, told, length = head
+        kind, flags, number, slot, timeout, metadata_size, length = head
         if kind != PREDICT_FRAME:
             self.withdrawn += 1
             return number, None
         content = await reader.readexactly(length)
-        about, body = content[:told], content[told:]
+        about, body = content[:metadata_size], content[metadata_size:]
         seen = Seen(node, slot, timeout, bool(flags & NEVER_BATCH), bool(flags & WANTS_TIMING), about, body)
         self.seen.append(seen)
         return number, seen
@@ -276,7 +278,7 @@ class World:
             if not self.held:
                 self._tasks.create_task(self.up(node))
         if node.state is NodeState.GONE:
-            self.forwarder.close_node(node)
+            self.proxy.close_node(node)
             self._close(node)
 
     def _die(self, node: Node) -> None:
@@ -313,7 +315,7 @@ def run(
             limits = ServerSettings(request_timeout=request_timeout, queue_bytes=queue_bytes)
             async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)
-                assert world.forwarder.held_bytes == 0
+                assert world.proxy.held_bytes == 0
 
     with nothing_for_the_collector(HttpRequest, ProxiedRequest) as check:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
@@ -353,13 +355,13 @@ def test_an_answer_for_which_there_is_no_memory_is_refused(tmp_path: Path) -> No
 
         world.replies = [long]
         world.deploy()
-        received = world.forwarder.receive_budget
+        received = world.proxy.receive_budget
         assert received.reserve(received.limit)
         for _ in range(2):
             answered = await world.post()
             assert (answered.status, b"setting unsent_bytes" in answered.body) == (503, True)
             assert b"retry-after" in answered.headers
-        assert world.forwarder.receive_budget.reserved == received.limit
+        assert world.proxy.receive_budget.reserved == received.limit
         received.release(received.limit)
         assert len((await world.post()).body) == 1 << 20
         assert received.reserved == 0
@@ -395,12 +397,12 @@ def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:
         world.deploy()
         await world.post(b"[1, 2]")
         await world.post(within="none")
-        told = world.tallies.get_or_create("v").take_snapshot(())
+        snapshot = world.stats.get_or_create("v").take_snapshot(())
 
-        assert told.statuses == {200: 1, 400: 1}
-        assert (told.bytes_in, told.bytes_out) == (6, len(b'{"predictions": [v1]}'))
-        assert {"total", "gateway", "queue"} <= dict(told.phases).keys()
-        assert world.tallies.api_calls == {("projects.predict", 404): 1}
+        assert snapshot.statuses == {200: 1, 400: 1}
+        assert (snapshot.bytes_in, snapshot.bytes_out) == (6, len(b'{"predictions": [v1]}'))
+        assert {"total", "gateway", "queue"} <= dict(snapshot.phases).keys()
+        assert world.stats.api_calls == {("projects.predict", 404): 1}
 
     run(tmp_path, main)
 
@@ -565,7 +567,7 @@ def test_a_node_that_is_gone_before_it_is_sent_anything_leaves_nothing_behind(tm
         answered = await asking
 
         assert answered.status == 200
-        assert list(world.forwarder.node_clients) == ["v2"]
+        assert list(world.proxy.node_clients) == ["v2"]
 
     run(tmp_path, main)
 
@@ -831,13 +833,13 @@ def test_a_body_that_is_still_being_written_to_a_node_counts(tmp_path: Path, wai
                 await settle()
             left.set()
             await asyncio.gather(*asking)
-            assert world.forwarder.held_bytes >= len(large)
+            assert world.proxy.held_bytes >= len(large)
             assert (await world.post(b"x" * 200)).status == 429
             if dies:
                 deaf.transport.abort()
             else:
                 deaf.read()
-            await world.until(lambda: world.forwarder.held_bytes == 0)
+            await world.until(lambda: world.proxy.held_bytes == 0)
         finally:
             deaf.transport.abort()
             server.close()
@@ -873,9 +875,9 @@ def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> No
         )
         clock.advance(0.5)
         assert (await world.post()).status == 200
-        told = world.tallies.get_or_create("v").take_snapshot(())
-        assert told.statuses == {200: 3, 429: 2, 499: 1}
-        assert told.limits == {"version_concurrency": 1, "version_requests_per_second": 1}
+        snapshot = world.stats.get_or_create("v").take_snapshot(())
+        assert snapshot.statuses == {200: 3, 429: 2, 499: 1}
+        assert snapshot.limits == {"version_concurrency": 1, "version_requests_per_second": 1}
 
     clock = Clock()
     run(tmp_path, main, shares=PredictionLimits(config, clock))
@@ -895,15 +897,15 @@ def test_other_protocols_go_the_same_way(tmp_path: Path, path: str) -> None:
             ("v1", False, b"[1]"),
             ("v2", True, b"[1]"),
         ]
-        told = decode_metadata(world.seen[0].about)
-        assert (told.model, told.version) == ("m", "v")
+        metadata = decode_metadata(world.seen[0].about)
+        assert (metadata.model, metadata.version) == ("m", "v")
         assert world.seen[1].about == world.seen[0].about
 
         assert (await world.post()).status == 200
         refused = await world.post(path=path)
         assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
         assert b"version_requests_per_second" in refused.body
-        assert world.tallies.get_or_create("v").take_snapshot(()).statuses == {200: 2, 429: 1}
+        assert world.stats.get_or_create("v").take_snapshot(()).statuses == {200: 2, 429: 1}
 
     config = ServeConfig(version_requests_per_second=2)
     run(tmp_path, main, shares=PredictionLimits(config, Clock()))
@@ -917,7 +919,7 @@ def test_other_protocols_have_their_own_names_and_words(tmp_path: Path, path: st
         refused = await world.post(path=path)
         assert refused.status == 404
         assert "Servable not found for request: " in orjson.loads(refused.body)["error"]
-        ((method, status),) = world.tallies.api_calls
+        ((method, status),) = world.stats.api_calls
         assert (method in {"inference.GRPCInferenceService.ModelInfer", PREDICT}, status) == (True, 404)
 
     run(tmp_path, main)
@@ -994,7 +996,7 @@ def test_an_answer_that_cannot_be_sent_is_an_internal_error(tmp_path: Path, wait
         world.status = 200
         for _ in range(2):  # there is one place
             assert (await world.post()).status == 200
-        assert world.tallies.get_or_create("v").take_snapshot(()).statuses[500] == 1
+        assert world.stats.get_or_create("v").take_snapshot(()).statuses[500] == 1
 
     run(tmp_path, main, shares=PredictionLimits(ServeConfig(version_concurrency=1), Clock()))
 
@@ -1007,12 +1009,12 @@ def test_who_is_told_of_predictions_cannot_keep_them_from_their_clients(tmp_path
         world.deploy()
         if not waits:
             await world.post()
-        working = world.forwarder.observers
-        world.forwarder.observers = replace(working, stats=BrokenTallies())
+        working = world.proxy.observers
+        world.proxy.observers = replace(working, stats=BrokenStats())
         assert (await world.post()).status == 200
         assert (await world.post(within="none")).status == 400
         assert (await world.post(path="/v1/projects/p/models/none:predict")).status == 404
-        world.forwarder.observers = working
+        world.proxy.observers = working
         assert (await world.post()).status == 200
         assert world.pool.only().in_flight == 0
 

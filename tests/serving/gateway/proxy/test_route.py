@@ -34,13 +34,13 @@ class GrpcHead(RequestHead):
         raise self.said
 
 
-def way(path: str, **headers: str) -> PredictionRoute:
+def route_of(path: str, **headers: str) -> PredictionRoute:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return parse_route(RequestHead("POST", path, raw), "home")
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "goal", "named"),
+    ("path", "method", "target_key", "resource_name"),
     [
         ("/v1/models/m:predict", PREDICT, ModelAddress(M), "projects/home/models/m"),
         (
@@ -76,73 +76,77 @@ def way(path: str, **headers: str) -> PredictionRoute:
         ),
     ],
 )
-def test_paths(path: str, method: str, goal: object, named: str) -> None:
+def test_paths(path: str, method: str, target_key: object, resource_name: str) -> None:
     """The method, the model, and what its caller must be allowed."""
-    found = way(path)
+    found = route_of(path)
 
-    assert (found.method.id, found.target_key, found.resource_name) == (method, goal, named)
-    one = "versions" in named or "labels" in named
+    assert (found.method.id, found.target_key, found.resource_name) == (method, target_key, resource_name)
+    one = "versions" in resource_name or "labels" in resource_name
     assert found.permission == ("ml.versions.predict" if one else "ml.models.predict")
     assert found.problem is None
 
 
 def test_what_a_node_is_told() -> None:
     """Nothing of an ordinary request; else what kind it is, and what its client calls model and version."""
-    assert way("/v1/projects/p/models/m:predict", accept="*/*").encode_call("v3") == b""
-    told = decode_metadata(way("/v1/models/m/versions/0003:predict").encode_call("v3"))
-    assert told == RequestMetadata(Dialect.TENSORFLOW, "predict", "m", "3")
-    assert decode_metadata(way("/v2/models/m/infer").encode_call("canary")).version == "canary"
-    binary = way("/v1/projects/p/models/m:predict", content_type="application/x-npy")
+    assert route_of("/v1/projects/p/models/m:predict", accept="*/*").encode_call("v3") == b""
+    metadata = decode_metadata(route_of("/v1/models/m/versions/0003:predict").encode_call("v3"))
+    assert metadata == RequestMetadata(Dialect.TENSORFLOW, "predict", "m", "3")
+    assert decode_metadata(route_of("/v2/models/m/infer").encode_call("canary")).version == "canary"
+    binary = route_of("/v1/projects/p/models/m:predict", content_type="application/x-npy")
     assert decode_metadata(binary.encode_call("v3")) == RequestMetadata(content_type="application/x-npy")
     assert binary.encode_call("v3") is binary.encode_call("v3")
 
 
 def test_ways_of_the_same_words_are_one() -> None:
     """Also where the rest of their heads differs."""
-    assert way("/v1/models/m:predict", x_request_id="1") is way("/v1/models/m:predict", x_request_id="2")
-    assert way("/v1/models/m:predict") is not way("/v1/models/n:predict")
+    assert route_of("/v1/models/m:predict", x_request_id="1") is route_of(
+        "/v1/models/m:predict", x_request_id="2"
+    )
+    assert route_of("/v1/models/m:predict") is not route_of("/v1/models/n:predict")
 
 
 def test_what_it_was_asked_of() -> None:
     """The version that was found, if one was named; else its model."""
     assert (
-        way("/v1/models/m/versions/3:predict")
+        route_of("/v1/models/m/versions/3:predict")
         .resolve_resource("projects/home/models/m/versions/v3")
         .endswith("/v3")
     )
     assert (
-        way("/v1/models/m:predict")
+        route_of("/v1/models/m:predict")
         .resolve_resource("projects/home/models/m/versions/v3")
         .endswith("models/m")
     )
-    assert way("/v1/models/m/versions/3:predict").resolve_resource("").endswith("/versions/3")
+    assert route_of("/v1/models/m/versions/3:predict").resolve_resource("").endswith("/versions/3")
 
 
 def test_an_answer_in_the_binary_form_says_what_it_is_of() -> None:
     """On AI Platform's route too."""
-    told = way("/v1/projects/p/models/m:predict", accept="application/octet-stream").encode_call("v3")
-    assert (decode_metadata(told).model, decode_metadata(told).version) == ("m", "3")
+    metadata = route_of("/v1/projects/p/models/m:predict", accept="application/octet-stream").encode_call(
+        "v3"
+    )
+    assert (decode_metadata(metadata).model, decode_metadata(metadata).version) == ("m", "3")
 
 
 def test_what_is_long_is_not_remembered() -> None:
     """Names and headers are the client's to choose; they find what they always do."""
     long = "m" * 1000
-    first, second = way(f"/v1/models/{long}:predict"), way(f"/v1/models/{long}:predict")
+    first, second = route_of(f"/v1/models/{long}:predict"), route_of(f"/v1/models/{long}:predict")
     assert first is not second
     assert first.target_key == second.target_key == ModelAddress(ModelName("home", long))
     path = f"/v1/projects/p/models/{long}:predict"
-    assert way(path).target_key == path
-    assert way(path) is not way(path)
-    assert way(path, accept="*/*, " * 1000).call is DEFAULT_METADATA
+    assert route_of(path).target_key == path
+    assert route_of(path) is not route_of(path)
+    assert route_of(path, accept="*/*, " * 1000).call is DEFAULT_METADATA
 
 
 def test_problems_are_kept_for_those_who_may_know() -> None:
     """With the method, so that it is known whom to tell how."""
-    refused = way("/v1/projects/p/models/m:predict", accept="text/html")
+    refused = route_of("/v1/projects/p/models/m:predict", accept="text/html")
     assert isinstance(refused.problem, NotAcceptable)
     assert (refused.method.id, refused.resource_name) == ("projects.predict", "projects/p/models/m")
-    assert way("/v1/projects/p/models/m:predict").problem is None
-    wrong = way("/v2/models/m/infer", inference_header_content_length="many")
+    assert route_of("/v1/projects/p/models/m:predict").problem is None
+    wrong = route_of("/v2/models/m/infer", inference_header_content_length="many")
     assert isinstance(wrong.problem, InvalidArgument)
     assert (wrong.method.id, wrong.call) == (INFER, DEFAULT_METADATA)
     assert (wrong.resource_name, wrong.permission) == ("projects/home/models/m", "ml.models.predict")

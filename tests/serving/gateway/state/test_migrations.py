@@ -49,7 +49,8 @@ DOCUMENTS = {
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from serving.gateway.state.migrations import MIGRATIONS, Migration, document_table, make_table_creator, open_database
+from serving.gateway.state.migrations import MIGRATIONS, Migration
+from serving.gateway.state.migrations import document_table, make_table_creator, open_database
 
 def die(connection):
     make_table_creator(document_table("late"))(connection)

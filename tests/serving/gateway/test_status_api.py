@@ -25,14 +25,14 @@ V1 = "projects/p/models/m/versions/v1"
 
 async def get(world: World, path: str) -> Any:
     """The answer, with the id convertor that the gateway's routes have."""
-    fleet = StatusApi(world.overview, world.metrics)
+    status_api = StatusApi(world.status, world.metrics)
     model = "/why/projects/{project:id}/models/{model:id}"
     app = Starlette(
         routes=[
-            Route("/metrics", fleet.get_metrics),
-            Route("/nodes", fleet.list_nodes),
-            Route(model, fleet.explain_model),
-            Route(model + "/versions/{version:id}", fleet.explain_version),
+            Route("/metrics", status_api.get_metrics),
+            Route("/nodes", status_api.list_nodes),
+            Route(model, status_api.explain_model),
+            Route(model + "/versions/{version:id}", status_api.explain_version),
         ]
     )
     transport = httpx.ASGITransport(app)

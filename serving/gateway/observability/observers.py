@@ -63,5 +63,5 @@ class PredictionObservers:
             )
         if target.logging is not None or target.access_log:
             self.request_log.log_request(
-                target, prediction.scope, time.time() - seconds, body, reply, call=prediction.metadata
+                target, prediction.scope, time.time() - seconds, body, reply, metadata=prediction.metadata
             )

@@ -140,7 +140,7 @@ class RequestLog:
         body: bytes,
         reply: NodeReply,
         *,
-        call: RequestMetadata = DEFAULT_METADATA,
+        metadata: RequestMetadata = DEFAULT_METADATA,
     ) -> None:
         """Log a request if the version's settings say so; `start` is in seconds since 1970."""
         if target.access_log:
@@ -148,7 +148,8 @@ class RequestLog:
         config = target.logging
         if config is not None and self._chance() < config.sampling_percentage:
             queue = self._get_queue(LogKind.REQUESTS, config.bigquery_table_name)
-            logged_request, logged_reply = encode_request_body(call, body), encode_reply_body(call, reply)
+            logged_request = encode_request_body(metadata, body)
+            logged_reply = encode_reply_body(metadata, reply)
             if self._reserve_space(queue, BlockBuilder.record_size(logged_request, logged_reply)):
                 request_id = ensure_request_id(scope).encode()
                 queue.current_batch().add_record(
@@ -167,7 +168,7 @@ class RequestLog:
         self, target: RouteTarget, scope: Scope, start: float, status: int, sizes: tuple[int, int]
     ) -> None:
         client = scope.get("client")
-        call = AccessRecord(
+        record = AccessRecord(
             method=scope["method"],
             path=scope["path"],
             status=status,
@@ -181,7 +182,7 @@ class RequestLog:
             trace=read_trace_id(scope),
             region=target.region,
         )
-        self._log_entry(LogKind.ACCESS, target, start, call)
+        self._log_entry(LogKind.ACCESS, target, start, record)
 
     def _log_entry(
         self, kind: LogKind, target: RouteTarget, when: float, record: AccessRecord | ConsoleLine
@@ -355,22 +356,22 @@ def _write_all(writes: Sequence[_PendingWrite]) -> OSError | None:
 _GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 
-def encode_request_body(call: RequestMetadata, body: bytes) -> bytes:
-    if call is DEFAULT_METADATA:
+def encode_request_body(metadata: RequestMetadata, body: bytes) -> bytes:
+    if metadata is DEFAULT_METADATA:
         return body
-    if call.dialect in _GRPC:
+    if metadata.dialect in _GRPC:
         return _wrap_bytes(body, PROTOBUF)
-    if call.json_bytes is not None:
-        return _wrap_bytes(body, BINARY, call.json_bytes)
-    return _wrap_bytes(body, call.content_type) if call.content_type else body
+    if metadata.json_bytes is not None:
+        return _wrap_bytes(body, BINARY, metadata.json_bytes)
+    return _wrap_bytes(body, metadata.content_type) if metadata.content_type else body
 
 
-def encode_reply_body(call: RequestMetadata, reply: NodeReply) -> bytes:
+def encode_reply_body(metadata: RequestMetadata, reply: NodeReply) -> bytes:
     """The body of a reply; an error over gRPC is its text."""
-    if call is DEFAULT_METADATA:
+    if metadata is DEFAULT_METADATA:
         return reply.body
     headers = dict(reply.headers)
-    if call.dialect in _GRPC:
+    if metadata.dialect in _GRPC:
         return reply.body if GRPC_STATUS in headers else _wrap_bytes(reply.body, PROTOBUF)
     content_type = headers.get(CONTENT_TYPE, b"").decode("latin-1")
     if not content_type or strip_parameters(content_type) == JSON:

@@ -197,12 +197,12 @@ class NodeClient:
         timeout: float,
         never_batch: bool,
         wants_timing: bool,
-        encoded_call: bytes = b"",
+        encoded_metadata: bytes = b"",
     ) -> int:
         """Send a request on the open connection; returns its frame number.
 
         `slot` is the index of its mark in the node's shared memory, `timeout` is in seconds. With
-        `wants_timing` the reply has a Server-Timing header. `encoded_call` is the request's metadata, see
+        `wants_timing` the reply has a Server-Timing header. `encoded_metadata` is the request's metadata, see
         `serving.protocols.encode_metadata`. Raises ConnectionLostError if there was never a connection.
         """
         connection = self._connection
@@ -211,10 +211,10 @@ class NodeClient:
         self._last_number = number = (self._last_number + 1) % _FRAME_NUMBERS
         connection.callbacks[number] = callback
         flags = (NEVER_BATCH if never_batch else 0) | (WANTS_TIMING if wants_timing else 0)
-        size = len(encoded_call)
+        size = len(encoded_metadata)
         head = (
             REQUEST_HEADER.pack(PREDICT_FRAME, flags, number, slot, timeout, size, size + len(body))
-            + encoded_call
+            + encoded_metadata
         )
         connection.send(number, head, body)
         return number

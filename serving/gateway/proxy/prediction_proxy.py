@@ -251,7 +251,9 @@ class ProxiedRequest:
         # Again: the version may have been deleted while the body was received.
         route = self.route
         self.target = target = proxy.routing_table.find_target(route.target_key)
-        encoded_call = b"" if route.call is DEFAULT_METADATA else route.encode_call(target.name.version)
+        encoded_metadata = (
+            b"" if route.metadata is DEFAULT_METADATA else route.encode_for_version(target.name.version)
+        )
         if proxy.limits is not None:
             proxy.limits.acquire(target)
             self._limited_target = target
@@ -275,7 +277,7 @@ class ProxiedRequest:
             timeout=timeout,
             never_batch=False,
             wants_timing=self._trace is not None,
-            encoded_call=encoded_call,
+            encoded_metadata=encoded_metadata,
         )
 
     def _hold_body(self, size: int) -> None:
@@ -418,7 +420,7 @@ class ProxiedRequest:
         route = self.route
         resource = route.resolve_resource("" if target is None else str(target.name))
         return AuditedPrediction(
-            self._identified_scope(), route.method, resource, route.permission, route.call
+            self._identified_scope(), route.method, resource, route.permission, route.metadata
         )
 
     def _identified_scope(self) -> Scope:

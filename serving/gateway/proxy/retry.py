@@ -141,7 +141,7 @@ class RetryingSender:
             timeout=max(deadline.remaining, 0.001),
             never_batch=request.deaths > 0,
             wants_timing=waited_for_start or request.is_traced,
-            encoded_call=request.route.encode_call(request.target.name.version),
+            encoded_metadata=request.route.encode_for_version(request.target.name.version),
         )
         try:
             reply = await deadline.wait(callback.reply)

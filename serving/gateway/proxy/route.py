@@ -56,21 +56,21 @@ class PredictionRoute:
     target_key: str | ModelAddress
     resource_name: str
     permission: str
-    call: RequestMetadata = DEFAULT_METADATA
+    metadata: RequestMetadata = DEFAULT_METADATA
     problem: ServingError | None = None
-    _encoded_calls: dict[str, bytes] = field(default_factory=dict)
+    _encoded_metadata: dict[str, bytes] = field(default_factory=dict)
 
-    def encode_call(self, version: str) -> bytes:
+    def encode_for_version(self, version: str) -> bytes:
         """The metadata for a node of this version id; b"" if it is the default.
 
         Raises InvalidArgument if it is too long.
         """
-        encoded = self._encoded_calls.get(version)
+        encoded = self._encoded_metadata.get(version)
         if encoded is None:
-            call = self.call
-            if call.model:
-                call = msgspec.structs.replace(call, version=format_version(version))
-            encoded = self._encoded_calls[version] = encode_metadata(call)
+            metadata = self.metadata
+            if metadata.model:
+                metadata = msgspec.structs.replace(metadata, version=format_version(version))
+            encoded = self._encoded_metadata[version] = encode_metadata(metadata)
         return encoded
 
     def resolve_resource(self, version_name: str) -> str:
@@ -86,8 +86,10 @@ def parse_route(head: RequestHead, default_project: str) -> PredictionRoute:
     """The route of a request; `default_project` is the project of models that are named without one."""
     try:
         parsed = head.prediction_path
-        call = DEFAULT_METADATA if parsed is None else parse_request_metadata(parsed, head.prediction_headers)
-        return _build_route(head.path, parsed, call, default_project)
+        metadata = (
+            DEFAULT_METADATA if parsed is None else parse_request_metadata(parsed, head.prediction_headers)
+        )
+        return _build_route(head.path, parsed, metadata, default_project)
     except ServingError as error:
         return _invalid_route(head, default_project, error)
 
@@ -102,22 +104,24 @@ def _invalid_route(head: RequestHead, default_project: str, problem: ServingErro
 
 
 def _build_route(
-    path: str, parsed: PredictionPath | None, call: RequestMetadata, default_project: str
+    path: str, parsed: PredictionPath | None, metadata: RequestMetadata, default_project: str
 ) -> PredictionRoute:
     """Raises InvalidArgument for malformed names."""
     if parsed is not None and parsed.dialect is not Dialect.AI_PLATFORM:
         is_short = len(parsed.model) + len(parsed.version) + len(parsed.label) <= _CACHED_LENGTH
-        return (_cached_route_by_address if is_short else _route_by_address)(parsed, call, default_project)
+        return (_cached_route_by_address if is_short else _route_by_address)(
+            parsed, metadata, default_project
+        )
     return (
         _cached_route_by_path(path)
-        if call is DEFAULT_METADATA and len(path) <= _CACHED_LENGTH
-        else _route_by_path(path, call)
+        if metadata is DEFAULT_METADATA and len(path) <= _CACHED_LENGTH
+        else _route_by_path(path, metadata)
     )
 
 
-def _route_by_path(path: str, call: RequestMetadata) -> PredictionRoute:
+def _route_by_path(path: str, metadata: RequestMetadata) -> PredictionRoute:
     resource_name = path[len(_AI_PLATFORM) : -len(PREDICT_SUFFIX)]
-    return PredictionRoute(PREDICT_METHOD, path, resource_name, predict_permission(resource_name), call)
+    return PredictionRoute(PREDICT_METHOD, path, resource_name, predict_permission(resource_name), metadata)
 
 
 @lru_cache(_CACHED_ROUTES)
@@ -125,7 +129,9 @@ def _cached_route_by_path(path: str) -> PredictionRoute:
     return _route_by_path(path, DEFAULT_METADATA)
 
 
-def _route_by_address(parsed: PredictionPath, call: RequestMetadata, default_project: str) -> PredictionRoute:
+def _route_by_address(
+    parsed: PredictionPath, metadata: RequestMetadata, default_project: str
+) -> PredictionRoute:
     target_key = parse_address(
         parsed.model, parsed.project or default_project, version=parsed.version, label=parsed.label
     )
@@ -141,7 +147,7 @@ def _route_by_address(parsed: PredictionPath, call: RequestMetadata, default_pro
         target_key,
         resource_name,
         predict_permission(resource_name),
-        call,
+        metadata,
         problem,
     )
 

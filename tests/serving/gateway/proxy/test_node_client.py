@@ -218,7 +218,7 @@ def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
             send(client, b"[1]", slot=3, timeout=7.5),
             send(client, never_batch=True),
             send(client, wants_timing=True),
-            send(client, encoded_call=b"about"),
+            send(client, encoded_metadata=b"about"),
         ]
         await asyncio.gather(*(future for _, future in sent))
 

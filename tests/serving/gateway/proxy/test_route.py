@@ -88,13 +88,15 @@ def test_paths(path: str, method: str, target_key: object, resource_name: str) -
 
 def test_what_a_node_is_told() -> None:
     """Nothing of an ordinary request; else what kind it is, and what its client calls model and version."""
-    assert route_of("/v1/projects/p/models/m:predict", accept="*/*").encode_call("v3") == b""
-    metadata = decode_metadata(route_of("/v1/models/m/versions/0003:predict").encode_call("v3"))
+    assert route_of("/v1/projects/p/models/m:predict", accept="*/*").encode_for_version("v3") == b""
+    metadata = decode_metadata(route_of("/v1/models/m/versions/0003:predict").encode_for_version("v3"))
     assert metadata == RequestMetadata(Dialect.TENSORFLOW, "predict", "m", "3")
-    assert decode_metadata(route_of("/v2/models/m/infer").encode_call("canary")).version == "canary"
+    assert decode_metadata(route_of("/v2/models/m/infer").encode_for_version("canary")).version == "canary"
     binary = route_of("/v1/projects/p/models/m:predict", content_type="application/x-npy")
-    assert decode_metadata(binary.encode_call("v3")) == RequestMetadata(content_type="application/x-npy")
-    assert binary.encode_call("v3") is binary.encode_call("v3")
+    assert decode_metadata(binary.encode_for_version("v3")) == RequestMetadata(
+        content_type="application/x-npy"
+    )
+    assert binary.encode_for_version("v3") is binary.encode_for_version("v3")
 
 
 def test_ways_of_the_same_words_are_one() -> None:
@@ -122,9 +124,9 @@ def test_what_it_was_asked_of() -> None:
 
 def test_an_answer_in_the_binary_form_says_what_it_is_of() -> None:
     """On AI Platform's route too."""
-    metadata = route_of("/v1/projects/p/models/m:predict", accept="application/octet-stream").encode_call(
-        "v3"
-    )
+    metadata = route_of(
+        "/v1/projects/p/models/m:predict", accept="application/octet-stream"
+    ).encode_for_version("v3")
     assert (decode_metadata(metadata).model, decode_metadata(metadata).version) == ("m", "3")
 
 
@@ -137,7 +139,7 @@ def test_what_is_long_is_not_remembered() -> None:
     path = f"/v1/projects/p/models/{long}:predict"
     assert route_of(path).target_key == path
     assert route_of(path) is not route_of(path)
-    assert route_of(path, accept="*/*, " * 1000).call is DEFAULT_METADATA
+    assert route_of(path, accept="*/*, " * 1000).metadata is DEFAULT_METADATA
 
 
 def test_problems_are_kept_for_those_who_may_know() -> None:
@@ -148,7 +150,7 @@ def test_problems_are_kept_for_those_who_may_know() -> None:
     assert route_of("/v1/projects/p/models/m:predict").problem is None
     wrong = route_of("/v2/models/m/infer", inference_header_content_length="many")
     assert isinstance(wrong.problem, InvalidArgument)
-    assert (wrong.method.id, wrong.call) == (INFER, DEFAULT_METADATA)
+    assert (wrong.method.id, wrong.metadata) == (INFER, DEFAULT_METADATA)
     assert (wrong.resource_name, wrong.permission) == ("projects/home/models/m", "ml.models.predict")
 
 
@@ -157,7 +159,7 @@ def test_over_grpc() -> None:
     path = "/inference.GRPCInferenceService/ModelInfer"
     full = GrpcHead(path, PredictionPath(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m", version="3"))
     assert parse_route(full, "home").target_key == ModelAddress(ModelName("p", "m"), "3")
-    assert parse_route(full, "home").call == RequestMetadata(
+    assert parse_route(full, "home").metadata == RequestMetadata(
         Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m"
     )
 

@@ -439,7 +439,7 @@ def test_files_go_to_other_processes(files: FileStore, place: Place) -> None:
     used = pickle.dumps((files, item))
 
     copy, copied = pickle.loads(used)
-    assert pickle.loads(unused).find(f"{place.root}/a") == [item] == [copied]
+    assert pickle.loads(unused).glob(f"{place.root}/a") == [item] == [copied]
     with copy.open(copied) as file:
         assert file.read() == b"a"
 

@@ -1,7 +1,8 @@
-"""A runtime is one loaded model. Nodes and batch workers stand on this package and on nothing else of it.
+"""A runtime is one loaded model: the interface through which nodes and batch workers predict.
 
-Adding a framework: write `serving/runtimes/NAME.py` with a function `load(Source) -> Runtime` and
-add its line to `FRAMEWORKS`. Its framework is imported in that file only.
+Adding a framework: write `serving/runtimes/NAME_runtime/runtime.py` with a function
+`load_model(LoadSpec) -> Runtime` and add its line to `FRAMEWORKS`. Its library is imported in that folder
+only.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ArrayFormat:
 
     `width` is the number of features of a row (None: any). The array is int64 when every number of
     the body is an integer, float64 otherwise; `nullable` says whether null (NaN) is a value the model
-    takes, `objects` whether `{"column": value}` instances are welcome too (they arrive as rows).
+    takes, `allows_objects` whether `{"column": value}` instances are welcome too (they arrive as rows).
     """
 
     width: int | None
@@ -70,8 +71,8 @@ class ColumnSpec:
 class ColumnsFormat:
     """Instances as one array per named input.
 
-    A call takes exactly `rows` of them, None: any number. `independent` says whether rows are so by what the
-    model declares: those that were not asked for together go in calls of their own if they are not.
+    A call takes exactly `fixed_rows` of them, None: any number. `independent_rows` says whether the model
+    declares its rows to be independent; if not, requests do not share a call.
     """
 
     inputs: tuple[ColumnSpec, ...]
@@ -165,8 +166,8 @@ class LoadSpec:
 
     `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
     packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
-    `external` says that another Python is to compute it, `contained` that a container is; `method` what of a
-    scikit-learn or XGBoost model answers instead of its `predict`.
+    `external`: another interpreter computes the model; `model_container`: a container does. `method` is the
+    method of a scikit-learn or XGBoost model that answers instead of its `predict`.
     """
 
     model_dir: Path
@@ -185,8 +186,8 @@ def load_model(spec: LoadSpec) -> Runtime:
 
 
 def find_loader(spec: LoadSpec) -> Callable[[LoadSpec], Runtime]:
-    """What loads such a model, with its framework imported. Raises LoadFailed."""
-    from serving.runtimes.framework_detection import detect_framework  # noqa: PLC0415  detect reads FRAMEWORKS
+    """The function that loads such a model; imports its framework. Raises LoadFailed."""
+    from serving.runtimes.framework_detection import detect_framework  # noqa: PLC0415  it imports this module
 
     if spec.model_container is not None:
         from serving.runtimes import container  # noqa: PLC0415  it stands on this module

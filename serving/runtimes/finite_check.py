@@ -11,7 +11,7 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def is_finite(rows: Any, *, allow_nan: bool = False) -> bool:
-    """Whether it is an array of numbers that are finite in float32 too; with `missing` some may be NaN."""
+    """Whether it is an array of numbers that are finite in float32 too; with `allow_nan` some may be NaN."""
     if not isinstance(rows, np.ndarray) or not rows.size:
         return False
     if rows.dtype.kind in "iu":

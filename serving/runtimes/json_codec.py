@@ -1,9 +1,9 @@
-"""Between JSON bytes and batches: the only place where bodies are parsed and answers are written.
+"""Decodes JSON bodies into batches, and encodes predictions as JSON.
 
-A body takes one of two ways. The dense way hands numeric JSON straight to a C buffer, with no Python
-object per number, and accepts only what it can prove regular: what is left of a text without its numbers says
-so. Whatever it declines takes the plain way through Python values, which also words the errors. Both give the
-same arrays.
+There are two decoders: a dense one, which reads numeric JSON straight into a C buffer, with no Python object
+per number, and a generic one through Python values. The dense one accepts only regular arrays, which it
+recognises by the text that is left when the numbers are taken out. The generic one reads all other bodies and
+raises the errors. Both return the same arrays.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ORJSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 class ArrayLocation:
     """Where in a body its numbers are: at a key, or at a key of an object there.
 
-    `before` and `after` are what is around them if the body has nothing else.
+    `prefix` and `suffix` are the text around them if the body has nothing else.
     """
 
     key: str
@@ -63,12 +63,12 @@ class ArrayLocation:
 
 @lru_cache(maxsize=64)
 def locate_array(key: str, inner_key: str = "") -> ArrayLocation:
-    """The place of these keys; without `inner` the numbers are at the first one."""
-    before = b"{%b:" % orjson.dumps(key)
+    """The location of these keys; without `inner_key` the numbers are at the first one."""
+    prefix = b"{%b:" % orjson.dumps(key)
     return ArrayLocation(
         key,
         inner_key,
-        before + b"{%b:" % orjson.dumps(inner_key) if inner_key else before,
+        prefix + b"{%b:" % orjson.dumps(inner_key) if inner_key else prefix,
         b"}}" if inner_key else b"}",
     )
 
@@ -101,7 +101,7 @@ class InstancesDecoder:
         self._last_shape: tuple[int, ...] | None = None
 
     def decode(self, body: Body, choose_format: ChooseFormat) -> tuple[Batch, RequestParameters]:
-        """The instances in the form that `form_of(parameters)` asks for, and the other fields of the body.
+        """The instances in the format that `choose_format(parameters)` returns, and the body's other fields.
 
         Raises InvalidInputs for everything a client can get wrong.
         """
@@ -119,7 +119,7 @@ class InstancesDecoder:
     ) -> tuple[Batch, RequestParameters] | None:
         """What is at a place and the other fields of the body, if it is a regular list of numbers.
 
-        None where the body must be looked at value by value. Raises what `form_of` raises.
+        None where the body must be looked at value by value. Raises what `choose_format` raises.
         """
         array = self._decode_lone_array(body, choose_format, location)
         if array is not None:
@@ -172,7 +172,7 @@ class InstancesDecoder:
             return None
         try:
             form = choose_format({})
-        except InvalidInputs:  # but first the plain way says what is wrong with the body
+        except InvalidInputs:  # the generic decoder first raises what is wrong with the body
             return None
         values = body[begin:end]
         shape = None if isinstance(form, RowsFormat) else self._find_shape(values)
@@ -194,15 +194,15 @@ class InstancesDecoder:
     ) -> tuple[Batch, RequestParameters] | None:
         try:
             document = self._parser.parse(body)
-        except (ValueError, RuntimeError):  # not JSON, too deep, not UTF-8: the plain way says which
+        except (ValueError, RuntimeError):  # not JSON, too deep, not UTF-8: the generic decoder says
             return None
         # Every proxy must be gone before the parser is used again.
         try:
             if not isinstance(document, simdjson.Object) or location.key not in document:
                 return None
             keys = list(document)
-            # Of two with the same name the plain way takes the last one, this the first; and it takes a name
-            # with a NUL in it for its beginning.
+            # Of two keys with the same name the generic decoder takes the last, simdjson the first; and
+            # simdjson cuts a name off at a NUL.
             if len(set(keys)) < len(keys) or "\0" in "".join(keys):
                 return None
             parameters = {key: _to_python_value(document[key]) for key in keys if key != location.key}
@@ -256,7 +256,8 @@ def encode_bodies(
 ) -> list[bytes]:
     """The bodies of several successful answers: the first has so many of the predictions, and so on.
 
-    The same bytes as `encode` of each part. Raises InvalidOutputs for values that JSON cannot carry.
+    The same bytes as `encode_predictions` of each part. Raises InvalidOutputs for values that JSON cannot
+    carry.
     """
     try:
         texts = _encode_each(predictions, style)
@@ -269,7 +270,7 @@ def encode_bodies(
 
 
 def encode_lines(predictions: Batch, style: AnswerStyle = _DEFAULT_STYLE) -> bytes:
-    """One line of JSON per prediction, each as `encode` has it.
+    """One line of JSON per prediction, each as `encode_predictions` has it.
 
     Raises InvalidOutputs for values that JSON cannot carry.
     """
@@ -279,7 +280,7 @@ def encode_lines(predictions: Batch, style: AnswerStyle = _DEFAULT_STYLE) -> byt
         raise _encoding_error(error) from error
 
 
-# ---- the dense way
+# ---- the dense decoder
 
 
 def _is_lone_array(body: Body, begin: int, end: int, location: ArrayLocation) -> bool:
@@ -309,7 +310,7 @@ def _to_python_value(value: Any) -> Any:
 
 
 def _read_numbers(instances: Any, values: Body, shape: tuple[int, ...], form: InputFormat) -> Batch | None:
-    """The numbers of a parsed list as the form wants them; None if they do not fit: the plain way says why.
+    """The numbers of a parsed list in the input format; None if they do not fit.
 
     `values` is the text of the list. It is regular, of this shape.
     """
@@ -371,7 +372,7 @@ def _fit_to_format(array: NDArray[Any], form: InputFormat) -> Batch | None:
     return {column.name: array.astype(column.dtype, copy=False)}
 
 
-# ---- the plain way
+# ---- the generic decoder
 
 
 def _decode_values(body: Body, choose_format: ChooseFormat, levels: int) -> tuple[Batch, RequestParameters]:
@@ -478,7 +479,7 @@ def split_array_text(text: bytes, depth: int) -> list[bytes]:
 def to_orjson_array(array: NDArray[Any], *, long_decimals: bool = False) -> NDArray[Any] | list[Any]:
     """The array as orjson takes it, without copying what it takes as it is.
 
-    `long`: floats of all sizes as float64.
+    `long_decimals`: floats of all sizes as float64.
     """
     match array.dtype.kind:
         case "f" if long_decimals:

@@ -1,8 +1,8 @@
-"""Whether a model that was loaded can predict: what it is tried with, and what follows from what it answered.
+"""Checks whether a loaded model can predict, by trial predictions.
 
-A model may refuse what was made up for it, which says nothing about it: it may want categories, texts or
-ranges that nobody has told. What says that a model itself is broken is who raised, and what: an attribute
-that an object of its library does not have, an estimator that is not fitted, a module that is not there.
+An error on made-up input proves nothing, since the model may want categories, texts or ranges that are not
+known, unless the library raises it for a broken model: for an attribute that one of its objects lacks, an
+estimator that is not fitted, a module that is missing.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class RemoteException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PredictionTrial:
-    """An instance that a model was asked.
+    """A prediction that was tried with one instance.
 
-    `what` it was in words, `error` what a client would have been told, "" if it was answered; `is_blamed`:
-    that it is to blame itself. `comes_along`: it came with the model, and was not made up. `numbers`: it was
-    of finite numbers only, as many as the model takes.
+    `description` is the instance in words, `error` what a client would get, "" if it was answered.
+    `is_input_fault`: the instance is at fault. `is_recorded`: it came with the model and was not made up.
+    `is_numeric`: it had finite numbers only, as many as the model takes.
     """
 
     description: str
@@ -125,7 +125,7 @@ class CheckableRuntime(Protocol):
 def judge_trials(
     trials: Sequence[PredictionTrial], describe_versions: Callable[[], str] = str
 ) -> ModelCheckResult:
-    """What follows from the trials of a model. `advice` tells what helps one that is broken."""
+    """What follows from the trials of a model. `describe_versions` is called for one that is broken."""
     refused = [trial for trial in trials if trial.error]
     if len(refused) == len(trials):
         broken = next((trial for trial in refused if is_model_fault(trial)), None)

@@ -1,4 +1,4 @@
-"""What a model takes and answers: found out by asking it, once, when its version is made."""
+"""Infers the schema of a model by predicting an example, once, when its version is created."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def infer_model_schema(runtime: Runtime, model_dir: Path) -> ModelSchema:
         schema = runtime.infer_schema(read_examples(model_dir))
         msgspec.json.encode(schema)  # names and labels of the model may be text that UTF-8 cannot carry
     except Exception:
-        logger.warning("the inputs and outputs of the model cannot be told", exc_info=True)
+        logger.warning("the schema of the model cannot be inferred", exc_info=True)
         return unknown_schema(runtime.framework.lower())
     return schema
 
@@ -74,7 +74,7 @@ def find_answered_example(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # there may be code of a user in it
-            logger.info("the model does not answer an instance that was tried: %s", error)
+            logger.info("the model failed on a trial instance: %s", error)
             continue
         return AnsweredExample(instance, answer, predictions)
     return None
@@ -100,7 +100,8 @@ def infer_tensor(name: str, values: Batch, classes: tuple[Any, ...] = ()) -> Ten
 def infer_output(
     answered: AnsweredExample | None = None, classes: tuple[Any, ...] = (), *, answers_labels: bool = True
 ) -> TensorSpec:
-    """The output of a model without named ones, as an answer tells, or its labels if it is `of_labels`."""
+    """The output of a model without named ones, inferred from an answer, or from its classes if the model
+    `answers_labels`."""
     if answered is not None:
         return infer_tensor(PREDICTIONS, answered.predictions, classes)
     if classes and answers_labels:

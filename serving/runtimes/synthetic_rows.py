@@ -1,4 +1,4 @@
-"""Rows made up for a model, in bounds: for warming, judging and studying it before anybody asks it."""
+"""Synthetic rows of bounded size, for warm-up, the check of batch equivalence, and verification."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIN_ROWS = 2
 
 
 def make_bounded_rows(runtime: Runtime, max_rows: int) -> Batch | None:
-    """Up to `most` made-up rows, fewer where they are large; None when none can be made."""
+    """Up to `max_rows` made-up rows, fewer where they are large; None when none can be made."""
     one = runtime.make_synthetic_rows(1)
     if one is None or max_rows == 1:
         return one

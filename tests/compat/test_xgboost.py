@@ -95,7 +95,7 @@ class File:
         if self.path.name == "model.pkl" and self.version < (1, 6):
             return "was pickled with XGBoost 1.5 or an earlier one"
         if self.model == "no-rounds":
-            return "was trained for no round"
+            return "has no boosting rounds"
         if self.model == "vector-leaf" and self.version < (3, 2):
             return "trees with vectors as leaves"
         if self.path.name == "model.json" and self.model == "pruned" and self.version < (1, 1):

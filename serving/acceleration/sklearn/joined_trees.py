@@ -60,7 +60,7 @@ class WindowBuffers:
         self._max_rows = max(1, min(_ROWS, _BYTES // self._single_row_buffer.size))
 
     def find_leaves(self, rows: NDArray[Any], find: FindLeaves) -> NDArray[Any]:
-        """What `walk` finds for each row in each tree, as (trees, rows) in C order.
+        """What `find` returns for each row in each tree, as (trees, rows) in C order.
 
         The rows are rounded to the dtype of the buffer.
         """

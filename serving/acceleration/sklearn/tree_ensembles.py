@@ -1,10 +1,10 @@
 """scikit-learn's trees and their ensembles without its checks and without a call per tree; the same bits.
 
-Two ways. "one tree" puts all trees below one root (window.py), and keeps their nodes a second time. "tree
-arrays" asks tree after tree as the library does, and costs no memory: it is for ensembles that are too large
-for the other, and for gradient boosting, which the library has a loop of its own for that is fast for many
-rows. Both round rows to float32 where the library does, take what stands in the leaves as it is, and add it
-up in the library's order.
+There are two strategies. "one tree" puts all trees below one root (joined_trees.py), and keeps their nodes a
+second time. "tree arrays" predicts tree after tree as the library does, and costs no memory: it is for
+ensembles that are too large for the other, and for gradient boosting, for which the library has a loop of its
+own that is fast for many rows. Both round rows to float32 where the library does, take the values of the
+leaves as they are, and add them up in the library's order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HISTOGRAM: Final = NodeFields(
 FinishPrediction = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-# Makes what predicts with an estimator; may raise Unsuitable.
+# Makes what predicts with an estimator; may raise UnsuitableCandidate.
 MakePredict = Callable[[Any], Predict]
 
 
@@ -40,7 +40,7 @@ MakePredict = Callable[[Any], Predict]
 class EnsembleKind:
     """The estimators of a class: how to predict with them, and what their trees are made of.
 
-    `both` says that neither way is always the better one.
+    `tries_both` says that neither strategy is always the better one.
     """
 
     one_tree: MakePredict | None
@@ -50,7 +50,7 @@ class EnsembleKind:
     tries_both: bool = False
 
     def list_strategies(self, estimator: Any) -> tuple[tuple[str, MakePredict], ...]:
-        """The ways that are worth a try, by name."""
+        """The strategies that are worth a try, by name."""
         arrays = ("tree arrays", self.tree_arrays)
         if self.one_tree is None or self._count_node_bytes(estimator) > _MOST_BYTES:
             return (arrays,)
@@ -63,7 +63,7 @@ class EnsembleKind:
 
 
 def find_ensemble_kind(estimator: Any) -> EnsembleKind | None:
-    """How to predict with it, None for what is no ensemble of trees. A subclass is not ours to know."""
+    """How to predict with it, None for what is no ensemble of trees, or a subclass of one."""
     kind = type(estimator)
     return _KINDS.get(f"{kind.__module__}.{kind.__qualname__}")
 

@@ -34,7 +34,7 @@ _EXTREME_INTEGERS = (0, 1, -1, 2**24 + 1, 2**31, 2**53 + 1, -(2**62) - 1, 2**63 
 
 
 def make_verification_rows(estimator: Any, width: int, *, allow_nan: bool) -> list[NDArray[Any]]:
-    """Batches of float64 and int64 rows; with `missing` also such that lack values.
+    """Batches of float64 and int64 rows; with `allow_nan` also rows with NaN.
 
     Rows are made in front of the last step and led back through those before it, as far as these can.
     Those that become infinite on the way forward are left out.

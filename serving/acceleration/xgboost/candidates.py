@@ -1,6 +1,6 @@
-"""Faster ways to what an XGBoost model predicts: its own call in place, and treelite's interpreter.
+"""The candidates for XGBoost's models: its own in-place prediction, and treelite's interpreter.
 
-XGBoost takes rows by the block of 64, with a toll for each call; the interpreter goes row by row, without it.
+XGBoost predicts blocks of 64 rows, with a fixed cost per call; the interpreter goes row by row, without it.
 
 Both give XGBoost's bits, if they do the same additions in the same order. XGBoost begins a sum with the base
 score and adds leaf by leaf; treelite adds the base score at the end. So the model it is given has no base
@@ -41,7 +41,7 @@ class BoosterCall:
 
 
 def list_candidates(call: BoosterCall) -> tuple[Candidate, ...]:
-    """The ways for a booster of trees."""
+    """The candidates for a booster of trees."""
     return (
         Candidate("in place", lambda: _build_inplace(call)),
         Candidate(
@@ -55,8 +55,6 @@ def list_candidates(call: BoosterCall) -> tuple[Candidate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _FunctionCandidate:
-    """A candidate made of functions."""
-
     name: str
     call: Callable[[Answer], Answer]
     finish: Callable[[Answer], Answer] | None
@@ -107,7 +105,7 @@ def _restore_treelite(call: BoosterCall, path: Path) -> _TreeliteCandidate:
 
 
 def convert_to_treelite(call: BoosterCall) -> Any:
-    """The booster as a treelite.Model that adds in XGBoost's order. Raises Unsuitable."""
+    """The booster as a treelite.Model that adds in XGBoost's order. Raises UnsuitableCandidate."""
     try:
         import treelite  # noqa: PLC0415  loaded where it is used
     except ImportError as error:
@@ -135,7 +133,7 @@ def convert_to_treelite(call: BoosterCall) -> Any:
 
 
 def read_trees(booster: Any) -> list[TreeNodes]:
-    """The trees of a booster, for making probes."""
+    """The trees of a booster, for making verification rows."""
     return [
         TreeNodes(
             tree["split_indices"],

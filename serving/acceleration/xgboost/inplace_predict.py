@@ -1,4 +1,4 @@
-"""XGBoost's prediction on rows where they lie, called for next to nothing.
+"""XGBoost's in-place prediction, called directly through the C interface, with prepared arguments.
 
 `Booster.inplace_predict` looks over what kind of data it was given, and has XGBoost make an empty matrix for
 each call, which reads the limits of the control group from files. Here the function of the C interface that

@@ -1,4 +1,4 @@
-"""treelite's interpreter of tree models, called for next to nothing.
+"""treelite's interpreter of tree models, called directly through the C interface, with prepared arguments.
 
 `treelite.gtil.predict` prepares each of its calls anew, which takes three times as long as the trees of one
 row. Here the same two functions of treelite's C interface are called with what was prepared once. If that

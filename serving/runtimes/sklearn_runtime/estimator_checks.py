@@ -51,7 +51,7 @@ def _has_predict(model: Any) -> bool:
 
 
 def check_compatibility(inside: Iterable[Any], file: Path) -> None:
-    """Raise LoadFailed for what other versions wrote, and this one reads without a word as something else."""
+    """Raise LoadFailed for models of other versions that this version silently misreads."""
     for part in inside:
         state = getattr(part, "__dict__", {})
         if root_package(part) != "sklearn":

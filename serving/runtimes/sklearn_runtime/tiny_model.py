@@ -1,4 +1,4 @@
-"""A tiny scikit-learn model, for those who rehearse."""
+"""A tiny scikit-learn model, for the warm-up of spare nodes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the libraries under scikit-learn models put off until their first call, done when this is imported.
+"""Lazy imports of scikit-learn's dependencies, triggered in the pilot so that forks share them.
 
-For pilots only. It starts no thread.
+Importing this module starts no thread.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import importlib
 import numpy as np
 import pandas as pd
 
-# What scikit-learn from 1.9 on looks at its inputs with: it searches the whole environment for plugins, and
-# imports its part for data frames when it sees one.
+# scikit-learn from 1.9 on inspects its inputs with narwhals, which searches the whole environment for plugins
+# at its first call, and imports its part for data frames when it sees one.
 with contextlib.suppress(ImportError):
     narwhals = importlib.import_module("narwhals.stable.v2")
     for rows in (np.zeros((1, 1)), pd.DataFrame({"column": [0.0]})):

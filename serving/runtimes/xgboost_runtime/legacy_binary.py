@@ -107,7 +107,7 @@ def read_version(data: bytes) -> str:
 
 
 def parse_model(data: bytes) -> BinaryModel:
-    """Read a whole file. Raises Malformed."""
+    """Read a whole file. Raises MalformedModel."""
     reader = _BinaryReader(data)
     learner, objective, booster = _read_header(reader)
     version = (int(learner["major"]), int(learner["minor"]))
@@ -197,7 +197,7 @@ def _read_tree(reader: _BinaryReader, features: int, *, old: bool) -> BinaryTree
 
 
 def _check_nodes(nodes: NDArray[Any], features: int) -> None:
-    """Raise Malformed unless it is a tree: whoever walks one does not look whether it has an end."""
+    """Raise MalformedModel unless it is a tree: code that walks it does not check for cycles."""
     inner = np.flatnonzero((nodes["left"] != -1) & (nodes["split"] != _DELETED_SPLIT))
     for side in ("left", "right"):
         children = nodes[side][inner]

@@ -1,8 +1,8 @@
-"""Makes of a model in XGBoost's old binary format one in UBJSON, which today's XGBoost reads.
+"""Converts models from XGBoost's old binary format to UBJSON, which current versions of XGBoost read.
 
-Nobody has to trust our reading of the format: the sums over trees of the new model must be those that
-treelite, which has a reader of its own, finds in the original, to the bit and on rows around all thresholds.
-For linear models treelite has no reader; there the weights are multiplied here.
+The result is verified: the sums over trees of the new model must be those that treelite, which has a reader
+of its own, finds in the original, to the bit and on rows around all thresholds. Treelite has no reader for
+linear models; their weights are multiplied here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def encode_ubjson(value: Any) -> bytes:
             swapped = value.astype(value.dtype.newbyteorder(">"))
             return b"[$" + _ARRAY_TYPES[value.dtype] + b"#" + encode_ubjson(value.size) + swapped.tobytes()
         case _:
-            raise TypeError(f"UBJSON of XGBoost has no place for a {type(value).__name__}")
+            raise TypeError(f"{type(value).__name__} cannot be written as XGBoost's UBJSON")
 
 
 def _encode_text(text: str) -> bytes:
@@ -247,7 +247,7 @@ def _load_booster(document: bytes) -> Any:
 
 
 def compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
-    """Raise Disagreement unless treelite finds the trees of the booster in the original."""
+    """Raise ConversionMismatch unless treelite finds the trees of the booster in the original."""
     import treelite  # noqa: PLC0415  loaded where it is used
 
     with tempfile.NamedTemporaryFile(suffix=".bst") as file:
@@ -267,7 +267,7 @@ def compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
 
 
 def compare_linear(model: BinaryModel, booster: Any) -> None:
-    """Raise Disagreement unless the sums of the booster are those of the weights."""
+    """Raise ConversionMismatch unless the sums of the booster are those of the weights."""
     groups = max(model.classes, model.targets, 1)
     if model.linear.size != (model.features + 1) * groups:
         raise ConversionMismatch(f"it has {model.linear.size} weights for {model.features} features")

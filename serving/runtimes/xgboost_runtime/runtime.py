@@ -96,8 +96,8 @@ class BoosterRuntime:
         booster.set_param({"nthread": threads})
         if not _has_rounds(booster):
             raise LoadFailed(
-                "The model was trained for no round: to everything it answers its base score, and that is "
-                "another number in XGBoost 3.1 and later. Train it for a round at least."
+                "The model has no boosting rounds, so it always predicts its base score, which differs in "
+                "XGBoost 3.1 and later. Train it for at least one round."
             )
         self.warnings = warnings
         self._iteration_range = rounds
@@ -233,7 +233,7 @@ class BoosterRuntime:
         )
 
     def _fits_fast_path(self, rows: Any) -> bool:
-        """Whether these are rows that XGBoost takes without a word: numbers that a float32 holds, or NaN."""
+        """Whether XGBoost accepts these rows without checks: numbers that a float32 holds, or NaN."""
         if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != self._width:
             return False
         if not rows.flags.c_contiguous or rows.dtype not in _FAST_PATH_DTYPES:

@@ -1,4 +1,4 @@
-"""A tiny XGBoost model, for those who rehearse."""
+"""A tiny XGBoost model, for the warm-up of spare nodes."""
 
 from __future__ import annotations
 

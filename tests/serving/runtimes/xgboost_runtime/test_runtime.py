@@ -507,7 +507,7 @@ def test_a_model_of_no_rounds_is_refused(tmp_path: Path) -> None:
     """XGBoost 3.1 and later answer another number than earlier ones."""
     booster = xgb.train({"objective": "binary:logistic"}, xgb.DMatrix(X, label=LABELS), 0)
 
-    with pytest.raises(LoadFailed, match="was trained for no round"):
+    with pytest.raises(LoadFailed, match="has no boosting rounds"):
         served(booster, tmp_path, "model.json")
 
 

@@ -178,7 +178,7 @@ def _convert_column(values: list[Any], column: ColumnSpec, lenient: bool) -> NDA
 def _to_column_type(
     values: list[Any], column: ColumnSpec, *, is_tensor: bool = False, lenient: bool = False
 ) -> NDArray[Any]:
-    """The values as an array of the column's type; `whole`: there is one, and it is no instance."""
+    """The values as an array of the column's type; `is_tensor`: there is one, and it is no instance."""
     if column.dtype.kind == "O":
         return _to_bytes_array(values, column, is_tensor)
     return _to_numbers(values, column, is_tensor=is_tensor, lenient=lenient)

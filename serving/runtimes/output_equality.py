@@ -67,7 +67,7 @@ def zero_tolerance(answers: Batch) -> Tolerance:
 
 
 def compute_tolerance(answers: Batch, library_spread: Tolerance, *, exact: bool) -> Tolerance:
-    """What may differ from `answers`, where the library differs from itself by `own`."""
+    """What may differ from `answers`, where the library differs from itself by `library_spread`."""
     if exact:
         return zero_tolerance(answers)
     return {

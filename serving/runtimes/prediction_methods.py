@@ -1,4 +1,4 @@
-"""What a model is asked: `predict`, or another of the methods that its library offers row by row."""
+"""Prediction methods: `predict`, and the other methods of a library that predict row by row."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def to_prediction_rows(result: Any, count: int, method: str) -> Any:
 def infer_method_outputs(
     runtime: Runtime, methods: MultiMethodRuntime, answered: AnsweredExample | None, classes: tuple[Any, ...]
 ) -> tuple[TensorSpec, ...]:
-    """What the other methods of a runtime answer, named after them; `shown` is an instance to ask them."""
+    """What the other methods of a runtime answer, named after them; `answered` is an instance to ask them."""
     found = []
     for name in methods.methods:
         if name == methods.method:

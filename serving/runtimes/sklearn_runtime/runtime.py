@@ -20,7 +20,7 @@ from sklearn import config_context, set_config
 from sklearn.exceptions import NotFittedError
 
 from serving.acceleration.candidates import MAX_ACCELERATED_FEATURES, Candidate, Predict
-from serving.acceleration.sklearn import candidates as acceleration
+from serving.acceleration.sklearn import candidates
 from serving.acceleration.sklearn.verification_rows import make_verification_rows
 from serving.errors import InvalidInputs, ModelFailed, describe_exception
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
@@ -105,8 +105,8 @@ class SklearnRuntime:
         # Only for one estimator alone: between the steps of a pipeline values can become infinite.
         self._may_assume_finite = inspection.takes_numbers and len(inspection.part_tags) == 1
         self._thread_setup = _ThreadSetup(threads, assume_finite=self._may_assume_finite)
-        self._last_step_takes_nan = takes_nan(acceleration.split_pipeline(loaded.model)[1])
-        self._fast_path_takes_nan = inspection.takes_numbers and acceleration.accepts_nan(
+        self._last_step_takes_nan = takes_nan(candidates.split_pipeline(loaded.model)[1])
+        self._fast_path_takes_nan = inspection.takes_numbers and candidates.accepts_nan(
             loaded.model, takes_nan=self._last_step_takes_nan
         )
         self._fast_path: Predict | None = None
@@ -165,10 +165,10 @@ class SklearnRuntime:
         if self.method != PREDICT_METHOD or not inspection.takes_numbers or not inspection.width:
             return ()
         # Steps may make many columns of few.
-        inner = getattr(acceleration.split_pipeline(self._estimator)[1], "n_features_in_", 0)
+        inner = getattr(candidates.split_pipeline(self._estimator)[1], "n_features_in_", 0)
         if not isinstance(inner, int | np.integer) or max(inspection.width, inner) > MAX_ACCELERATED_FEATURES:
             return ()
-        return acceleration.list_candidates(self._estimator, takes_nan=self._last_step_takes_nan)
+        return candidates.list_candidates(self._estimator, takes_nan=self._last_step_takes_nan)
 
     def make_verification_rows(self) -> Sequence[Batch]:
         """Rows around the thresholds and borders of the model, and others."""

@@ -95,7 +95,7 @@ class LoadedSignature:
 
     `feeds` are the names of its inputs in the session, `fetches` those of outputs that have others there.
     `input_problem` and `output_problem` say why instances cannot express the inputs, or JSON the outputs.
-    `fixed_row_count` is how many instances a request must have, None where any number will do.
+    `fixed_rows` is how many instances a request must have, None where any number will do.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LoadedSignature:
         self._fetches = fetches
         self._aliases = {i.alias for i in inputs}
         # An output may be an input passed on, and two aliases may share a tensor: each tensor is fed or
-        # fetched once. `_make_concurrency_limit` says where in [*fed, *fetched] an output's value is.
+        # fetched once. `_output_indexes` says where in [*fed, *fetched] an output's value is.
         fed = list(dict.fromkeys(i.name for i in inputs))
         self._fetched = [name for name in dict.fromkeys(o.name for o in outputs) if name not in fed]
         self._fed = fed

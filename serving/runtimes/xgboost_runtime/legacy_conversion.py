@@ -210,12 +210,12 @@ def _find_base_score(model: BinaryModel) -> np.float32:
         linked = model.version < (1, 3) and model.objective == "binary:logitraw"
         return logit(float(model.base_score)) if linked else model.base_score
     objective = _read_objective(model)
-    candidates = list(_iterate_base_scores(float(model.base_score)))
-    margins = [_start_margin(model, objective, candidate) for candidate in candidates]
+    scores = list(_iterate_base_scores(float(model.base_score)))
+    margins = [_start_margin(model, objective, score) for score in scores]
     best = int(np.nanargmin(np.abs(np.array(margins) - model.base_score)))
     if abs(margins[best] - model.base_score) > 2 * np.spacing(np.abs(model.base_score)):
         raise ConversionMismatch(f"no base score of {model.objective} gives the margin {model.base_score}")
-    return candidates[best]
+    return scores[best]
 
 
 def _iterate_base_scores(margin: float) -> Iterator[np.float32]:

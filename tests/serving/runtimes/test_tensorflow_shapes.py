@@ -86,7 +86,7 @@ def test_undeclared_shapes_share_no_call_and_declared_ones_do(runtime: Any) -> N
 
 
 def test_the_schema_says_that_a_shape_is_not_enforced(runtime: Any) -> None:
-    (x,) = runtime.schema().signatures["serving_default"].inputs
+    (x,) = runtime.infer_schema().signatures["serving_default"].inputs
 
     assert (x.shape, x.enforced) == ((-1, 1), False)
 

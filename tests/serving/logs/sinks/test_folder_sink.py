@@ -272,7 +272,8 @@ for number in range(first, first + 1000):
     assert program.read_text() == '{"half010002000'
     files = [file for file in tmp_path.rglob("*.jsonl") if file != program]
     rows = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
-    assert all(file.read_bytes().endswith(b"\n") for file in files)
+    # A writer that is killed before its first write to a new file leaves it empty.
+    assert all(lines.endswith(b"\n") for file in files if (lines := file.read_bytes()))
     assert len(rows) >= 3 * 2 * 5 * 4
 
 

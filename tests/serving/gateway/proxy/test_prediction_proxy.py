@@ -106,7 +106,7 @@ def no_log(folder: Path) -> RequestLog:
 
 
 class World:
-    """A forwarder with all that it works with. Nodes are up as soon as they are started, unless `held`.
+    """A proxy with all its components. Nodes are up as soon as they are started, unless `held`.
 
     `replies` are what the nodes do, in the order in which they were started; the last holds for all further.
     """

@@ -1,7 +1,7 @@
-"""The faster ways of a node's model: taken up when it is loaded, studied if nothing is known, and watched.
+"""Acceleration of a node's model: activated at load, verified if there is no record yet, and monitored.
 
-A small share of live calls is compared with the library's answers, after they were answered and where calls
-compute. The first difference ends the use of all faster ways, for this node and those that come after.
+A small share of live calls is compared with the library's answers, after the client has its answer and where
+calls compute. The first difference withdraws the acceleration, for this node and later ones.
 """
 
 from __future__ import annotations
@@ -49,26 +49,27 @@ from serving.runtimes import LoadSpec, Runtime
 
 logger = logging.getLogger(__name__)
 
-# A comparison rests so many times as long as the last one took, and waits until its answer is out.
+# The pause after a comparison, as a multiple of its duration; and seconds from a call to its comparison, and
+# until the first one.
 _REST_FACTOR = 500
 _DELAY, _FIRST_DELAY = 0.005, 1.0
 _COMPARED, _DIFFERENT = range(len(NODE_COUNTS))
-# Verdicts that the cache of nodes without a gateway keeps.
+# How many records the cache of standalone nodes keeps.
 _MAX_RECORDS = 100
 
 
 class RecordLocation(msgspec.Struct, frozen=True):
-    """Where the verdict on a model is, or is to be, and what it must hold for."""
+    """The folder of a model's acceleration record, and the key that the record must match."""
 
     folder: str
     key: AccelerationKey
 
 
 class AccelerationController:
-    """That of one node.
+    """Verifies, activates and monitors the accelerated strategy of one node's model.
 
-    `find` tells the place of the verdict; it is asked only for a model that may have faster ways. `counts`
-    are those of `NODE_COUNTS`. `studied_seconds` is how long `study` took.
+    `find_location` is called only for a model that may be accelerated. `counts` are those of `NODE_COUNTS`.
+    `verification_seconds` is how long `verify_before_load` took.
     """
 
     def __init__(
@@ -87,20 +88,20 @@ class AccelerationController:
         self.verification_seconds = 0.0
 
     def verify_before_load(self) -> None:
-        """Have the model studied before it is loaded, if that is quick; for a new version."""
+        """Verify a new version's candidates in another process, for models where that is quick."""
         if not is_verified_first(self._source):
             return
-        begun = time.perf_counter()
-        place = self._find_location()
+        started = time.perf_counter()
+        location = self._find_location()
         try:
-            run_in_subprocess(VerificationOrder.from_spec(self._source, Path(place.folder), place.key))
+            run_in_subprocess(VerificationOrder.from_spec(self._source, Path(location.folder), location.key))
         except Exception:
-            # The version is none the worse for it.
-            logger.exception("the faster ways of the model cannot be studied")
-        self.verification_seconds = time.perf_counter() - begun
+            # The version is served without acceleration.
+            logger.exception("the model's acceleration cannot be verified")
+        self.verification_seconds = time.perf_counter() - started
 
     def activate(self, runtime: Runtime) -> Predict | None:
-        """Have the runtime go its fastest proven ways, which are returned; None: the plain path serves."""
+        """Activate the fastest verified strategies; None: the library itself predicts."""
         if (
             not is_verifiable(self._source)
             or not isinstance(runtime, AccelerableRuntime)
@@ -110,20 +111,20 @@ class AccelerationController:
         try:
             self._location = self._find_location()
         except OSError as error:
-            logger.warning("there is no place for the verdict on faster ways: %s", error)
+            logger.warning("cannot locate the acceleration record: %s", error)
             return None
         self._runtime = runtime
         folder = Path(self._location.folder)
         self._record = read_matching_record(folder, self._location.key)
         if self._record is not None:
             self._dispatcher = activate_fast_path(runtime, folder, self._record)
-            logger.info("predictions go %s", _describe_strategy(self._record, self._dispatcher))
+            logger.info("prediction strategy: %s", _describe_strategy(self._record, self._dispatcher))
         return self._dispatcher
 
     async def verify_and_monitor(self, submit_work: SubmitWork, *, is_batching: bool) -> None:
-        """Study the model if nothing is known of it, and compare live calls from time to time.
+        """Verify the model if it has no record, and compare live calls from time to time.
 
-        `merging` says whether requests share calls, which faster ways must not make wrong.
+        `is_batching`: requests share calls, so the accelerated strategy must be batch-equivalent too.
         """
         if self._location is None or self._runtime is None:
             return
@@ -131,21 +132,20 @@ class AccelerationController:
             try:
                 await self._verify_in_background(self._location)
             except OSError as error:
-                logger.warning("the faster ways of the model cannot be studied: %s", error)
+                logger.warning("the model's acceleration cannot be verified: %s", error)
                 return
             await self._activate_verified(submit_work, is_batching=is_batching)
         if self._dispatcher is not None:
             self._monitor_live_calls(self._dispatcher, submit_work)
 
     def collect_stats(self) -> dict[str, object]:
-        """For people and dashboards."""
         return {
             "way": _describe_strategy(self._record, self._dispatcher),
             **dict(zip(NODE_COUNTS, self._counts, strict=True)),
         }
 
-    async def _verify_in_background(self, place: RecordLocation) -> None:
-        order = VerificationOrder.from_spec(self._source, Path(place.folder), place.key)
+    async def _verify_in_background(self, location: RecordLocation) -> None:
+        order = VerificationOrder.from_spec(self._source, Path(location.folder), location.key)
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.acceleration.verification_process", stdin=asyncio.subprocess.PIPE
         )
@@ -167,30 +167,30 @@ class AccelerationController:
                     and is_batching
                     and not runtime.exact
                 ):
-                    # Requests share calls already, and that was proven for the plain path only.
-                    waiting.append(self._detach_dispatcher(runtime))
+                    # Requests share calls already, and batch equivalence was checked for the library only.
+                    detached.append(self._detach_dispatcher(runtime))
             except Exception:
-                logger.exception("the faster ways of the model cannot be used")
+                logger.exception("the model's acceleration cannot be activated")
 
-        waiting: list[FastPathDispatcher] = []
+        detached: list[FastPathDispatcher] = []
         await run_and_time(submit_work, activate_now)
-        for switch in waiting:
-            await self._activate_if_batch_equivalent(switch, submit_work)
+        for dispatcher in detached:
+            await self._activate_if_batch_equivalent(dispatcher, submit_work)
 
     def _detach_dispatcher(self, runtime: Runtime) -> FastPathDispatcher:
-        switch, self._dispatcher = self._dispatcher, None
+        dispatcher, self._dispatcher = self._dispatcher, None
         cast(AccelerableRuntime, runtime).set_fast_path(None)
-        return cast(FastPathDispatcher, switch)
+        return cast(FastPathDispatcher, dispatcher)
 
     async def _activate_if_batch_equivalent(
         self, dispatcher: FastPathDispatcher, submit_work: SubmitWork
     ) -> None:
         runtime = cast(VerifiableRuntime, self._runtime)
-        verdict = await finish_check(
+        decision = await finish_check(
             BatchEquivalenceCheck(check_batch_equivalence(runtime, dispatcher)), submit_work
         )
-        if not verdict.merge:
-            logger.info("the plain path serves: its calls may be shared, those of the faster ways may not")
+        if not decision.merge:
+            logger.info("acceleration stays off: it is not batch-equivalent, and requests share calls")
             return
         self._dispatcher = dispatcher
         await run_and_time(submit_work, lambda: runtime.set_fast_path(dispatcher))
@@ -221,19 +221,22 @@ class AccelerationController:
     def _is_withdrawn_elsewhere(self) -> bool:
         """Whether another node of the version has found a difference."""
         try:
-            verdict = acceleration_record.read_record(self._folder)
+            record = acceleration_record.read_record(self._folder)
         except DamagedRecordError:
             return False
-        return verdict is not None and bool(verdict.withdrawn)
+        return record is not None and bool(record.withdrawn)
 
     def _record_withdrawal(self, reason: str) -> None:
         self._counts[_DIFFERENT] += 1
         self._dispatcher = None
-        logger.error("a faster way was wrong for a request, so the plain path serves from now on: %s", reason)
+        logger.error(
+            "the accelerated prediction differed from the library's; acceleration is off from now on: %s",
+            reason,
+        )
         try:
             acceleration_record.withdraw_acceleration(self._folder, reason)
         except (OSError, DamagedRecordError):
-            logger.exception("that cannot be written down")
+            logger.exception("the withdrawal cannot be stored")
 
     @property
     def _folder(self) -> Path:
@@ -241,14 +244,14 @@ class AccelerationController:
 
 
 def find_comparison_counts(shared_memory: RequestMarks, slots: int) -> MutableSequence[int] | None:
-    """The counts behind the marks of a board with that many `slots`; 0: it has none."""
+    """The counts at the end of the shared memory; None without `slots`, which means marks alone."""
     if not slots:
         return None
     return as_cells(memoryview(cast(bytearray, shared_memory))[-8 * len(NODE_COUNTS) :])
 
 
 def cached_record_location(cache: Path, model_dir: Path) -> RecordLocation:
-    """The place for a model without a gateway; the oldest of too many verdicts go. Raises OSError."""
+    """The location for a standalone node; removes the oldest records over the limit. Raises OSError."""
     key = AccelerationKey(
         acceleration_record.digest_folder(model_dir),
         acceleration_record.describe_libraries(),
@@ -264,9 +267,8 @@ def cached_record_location(cache: Path, model_dir: Path) -> RecordLocation:
 
 
 def _describe_strategy(record: AccelerationRecord | None, dispatcher: FastPathDispatcher | None) -> str:
-    """How calls are answered, in words."""
     if record is None or dispatcher is None:
         why = "" if record is None else record.withdrawn or record.failure
         return f"the plain way ({why})" if why else "the plain way"
-    ways = dict.fromkeys(one.way for one in record.ranges if one.way != PLAIN_STRATEGY)
-    return f"by {', '.join(ways)}"
+    strategies = dict.fromkeys(one.way for one in record.ranges if one.way != PLAIN_STRATEGY)
+    return f"by {', '.join(strategies)}"

@@ -1,4 +1,4 @@
-"""A node without its server: loads its version, warms it, then predicts."""
+"""A node without its server: loads and warms up its version, then predicts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from serving.runtimes.thread_limit import ThreadLimit
 
 logger = logging.getLogger(__name__)
 
-# Seconds that practice may take where the node is waited for.
+# Seconds that the warm-up of the protocols may delay readiness.
 _WARMUP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
-    """What a node tells once its version is ready.
+    """What a node reports once its version is ready.
 
-    `once_seconds` is the part of its start that other nodes are spared: the study of a new version. `schema`
-    is what the model takes and answers, packed; "" from a node that was told.
+    `once_seconds` is the part of its start that later nodes skip: the verification of a new version. `schema`
+    is the model's schema, packed; "" from a node that was given the schema.
     """
 
     framework: str
@@ -67,7 +67,6 @@ class ReadyReport:
     schema: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it."""
         return asdict(self)
 
 
@@ -75,29 +74,28 @@ ProtocolWarmup = Callable[[Predictor, ModelSchema], Awaitable[None]]
 
 
 async def warm_up_all_protocols(predictor: Predictor, schema: ModelSchema) -> None:
-    """Each question once, but the first one twice: what is measured is how long the second call takes."""
-    asked = list(make_http_examples(schema))
-    await warm_up_predictor(predictor, [*asked[:1], *asked], rounds=1, seconds=_WARMUP_SECONDS)
+    """Each example once, but the first one twice: the second call is the one that is timed."""
+    examples = list(make_http_examples(schema))
+    await warm_up_predictor(predictor, [*examples[:1], *examples], rounds=1, seconds=_WARMUP_SECONDS)
 
 
 async def _warm_up_first_request(predictor: Predictor, schema: ModelSchema) -> None:
-    """The first question, twice: somebody waits, and the spare that the node was has rehearsed the others."""
-    asked = list(itertools.islice(make_http_examples(schema), 1))
-    await warm_up_predictor(predictor, asked, rounds=2, seconds=_WARMUP_SECONDS)
+    """The first example, twice: a request waits, and the spare process has warmed up the other protocols."""
+    examples = list(itertools.islice(make_http_examples(schema), 1))
+    await warm_up_predictor(predictor, examples, rounds=2, seconds=_WARMUP_SECONDS)
 
 
 class ServingNode:
-    """One version, from loading it to its predictions; who serves it calls `start`, and `end` in the end.
+    """One version, from its load to its predictions; its server calls `start`, and `stop` at the end.
 
-    `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
-    `schema` is what the version is known to take and answer; None: the node has to find out.
-    `board` has a byte for each request that may be inside, `histograms` counts the phases of those that were
-    answered. `patience` is how many seconds it may take, before the node is ready, to find out whether
-    requests may share calls: the rest is found out while it serves, and they share none until then.
-    `acceleration` has the model's faster ways, if there are to be any. `practice` asks a predictor, that is
-    gone after it, what clients will ask, before the node is ready; None: as much as its start leaves time
-    for. `on_ready` is called once with the report, `on_failed` once with the error when the version cannot be
-    loaded; both on the loop. An Unavailable is no fault of the version: another node may do better.
+    `waking`: the version was loaded before, so a brief warm-up is enough. `schema` is the known one; None: it
+    is inferred. `marks` has a byte for each request in flight; `histograms` counts phases of answered ones.
+    `batch_check_seconds` is how much of the batch-equivalence check may delay readiness: the rest runs while
+    the node serves, without batching until it is done. `protocol_warmup` is awaited before the node is ready,
+    with a predictor of its own; None: as much as fits into `_WARMUP_SECONDS`.
+
+    `on_ready` is called once with the report, or `on_failed` once with the error, on the event loop. An
+    Unavailable is not the version's fault: another node may succeed.
     """
 
     def __init__(
@@ -140,11 +138,9 @@ class ServingNode:
         self.has_bare_answers = settings.single_output == "bare"
 
     def start(self) -> None:
-        """Begin to load."""
         self._startup_task = asyncio.get_running_loop().create_task(self._run_startup())
 
     def stop(self) -> None:
-        """Load no further, and compute nothing more."""
         if self._startup_task is not None:
             self._startup_task.cancel()
         if self._tuning_task is not None:
@@ -152,7 +148,6 @@ class ServingNode:
         self._compute_thread.shutdown(wait=False, cancel_futures=True)
 
     def collect_stats(self) -> dict[str, Any]:
-        """Counts since the start, for people and dashboards."""
         stats: dict[str, Any] = {
             "pid": os.getpid(),
             "uptimeSeconds": round(time.monotonic() - self._started_at, 1),
@@ -164,8 +159,8 @@ class ServingNode:
     # ---- loading
 
     async def _run_startup(self) -> None:
-        # What a library loads stays. The collector would look at it time and again, for as long as a tenth of
-        # all the loading, and find nothing; only of user code nobody knows what it leaves behind.
+        # What a library loads stays: garbage collection would take up to a tenth of the load time and free
+        # nothing. User code may leave garbage.
         if not self._runs_user_code:
             gc.disable()
         try:
@@ -180,25 +175,25 @@ class ServingNode:
         loop = asyncio.get_running_loop()
         try:
             # In the compute thread, so that /healthz answers meanwhile.
-            runtime, judgement, typical, report = await loop.run_in_executor(
+            runtime, check, typical, report = await loop.run_in_executor(
                 self._compute_thread, self._try_to_load
             )
         except ServingError as error:
             self._on_failed(error)
             return
-        place = AdaptiveExecutor(self._compute_thread, may_inline=not self._runs_user_code)
+        executor = AdaptiveExecutor(self._compute_thread, may_inline=not self._runs_user_code)
         if typical is not None:
-            place.record_duration(typical)
-        bounds = BatchLimits(
-            merge_rows=_current_decision(judgement).limit_batch_rows(self._settings.merge_rows),
+            executor.record_duration(typical)
+        limits = BatchLimits(
+            merge_rows=_current_decision(check).limit_batch_rows(self._settings.merge_rows),
             queue_requests=self._settings.queue_requests,
             queue_bytes=self._settings.queue_bytes,
         )
-        await self._warm_up_protocols(runtime, place, bounds)
+        await self._warm_up_protocols(runtime, executor, limits)
         self.predictor = predictor = Predictor(
             runtime,
-            place,
-            bounds,
+            executor,
+            limits,
             self._settings,
             marks=self._marks,
             schema=self.schema,
@@ -209,45 +204,45 @@ class ServingNode:
             gc.collect()
         gc.freeze()
         logger.info(
-            "loaded in %.2f s, warmed in %.2f s; requests share calls: %s (%s)",
+            "loaded in %.2f s, warmed in %.2f s; dynamic batching: %s (%s)",
             report.load_seconds,
             report.warm_seconds,
-            "yes" if report.merge else "no",
+            "on" if report.merge else "off",
             report.merge_reason,
         )
         self._on_ready(report)
         self._tuning_task = loop.create_task(
-            self._tune_in_background(predictor, judgement, self._mark_calls(place.run_other_work))
+            self._tune_in_background(predictor, check, self._mark_calls(executor.run_other_work))
         )
         self._tuning_task.add_done_callback(_log_tuning_error)
 
-    def _mark_calls(self, here: SubmitWork) -> SubmitWork:
-        """Other work with the model, of which the mark tells as of its calls."""
-        return lambda work: here(self.call_mark.mark_calls(work))
+    def _mark_calls(self, submit_work: SubmitWork) -> SubmitWork:
+        """The same, with the call mark set while the work runs."""
+        return lambda work: submit_work(self.call_mark.mark_calls(work))
 
     async def _warm_up_protocols(
-        self, runtime: Runtime, executor: AdaptiveExecutor, bounds: BatchLimits
+        self, runtime: Runtime, executor: AdaptiveExecutor, limits: BatchLimits
     ) -> None:
-        """Have it asked what clients will ask. User code is not: it may remember what it was asked."""
+        """Warm up with example requests. User code may keep state, so a stub takes its place."""
         schema = self.schema
         if self._runs_user_code:
             runtime, executor = StubRuntime(), AdaptiveExecutor(self._compute_thread, may_inline=True)
             schema = runtime.infer_schema()
         if schema is not None:
-            predictor = Predictor(runtime, executor, bounds, self._settings, marks=bytearray(), schema=schema)
+            predictor = Predictor(runtime, executor, limits, self._settings, marks=bytearray(), schema=schema)
             await self._protocol_warmup(predictor, schema)
 
     async def _tune_in_background(
-        self, predictor: Predictor, judgement: BatchEquivalenceCheck, submit_work: SubmitWork
+        self, predictor: Predictor, check: BatchEquivalenceCheck, submit_work: SubmitWork
     ) -> None:
-        """What was not worth waiting for."""
-        if judgement.decision is None:
-            verdict = await finish_check(judgement, submit_work)
-            predictor.set_max_batch_rows(verdict.limit_batch_rows(self._settings.merge_rows))
-            logger.info("requests share calls: %s (%s)", "yes" if verdict.merge else "no", verdict.reason)
+        """The checks that readiness does not wait for."""
+        if check.decision is None:
+            decision = await finish_check(check, submit_work)
+            predictor.set_max_batch_rows(decision.limit_batch_rows(self._settings.merge_rows))
+            logger.info("dynamic batching: %s (%s)", "on" if decision.merge else "off", decision.reason)
         if self._acceleration is not None:
             await self._acceleration.verify_and_monitor(
-                submit_work, is_batching=_current_decision(judgement).merge
+                submit_work, is_batching=_current_decision(check).merge
             )
 
     def _try_to_load(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
@@ -255,7 +250,7 @@ class ServingNode:
             return self._load_runtime()
         except Exception:
             raise
-        except BaseException as error:  # code of users may raise anything; nobody would be told of it
+        except BaseException as error:  # user code may raise anything; the start would fail silently
             raise LoadFailed(describe_exception(error)) from error
 
     def _load_runtime(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
@@ -264,13 +259,13 @@ class ServingNode:
         start = time.perf_counter()
         runtime = load_model(self._source)
         loaded = time.perf_counter()
-        # The way that will serve comes first: requests may share calls if that keeps to the rule of equality.
-        faster = None if self._acceleration is None else self._acceleration.activate(runtime)
-        judgement = BatchEquivalenceCheck(self._check_batching(runtime, faster))
-        judgement.run_for(self._batch_check_seconds)
-        verdict = _current_decision(judgement)
+        # The strategy that will serve is activated first: batch equivalence is checked for it.
+        accelerated = None if self._acceleration is None else self._acceleration.activate(runtime)
+        check = BatchEquivalenceCheck(self._check_batching(runtime, accelerated))
+        check.run_for(self._batch_check_seconds)
+        decision = _current_decision(check)
         self.schema = schema = self._known_schema or infer_model_schema(runtime, self._source.model_dir)
-        typical, warnings = self._warm_up_model(runtime, verdict, schema)
+        typical, warnings = self._warm_up_model(runtime, decision, schema)
         warmed = time.perf_counter()
         _restore_open_files(open_files)
         warnings = (*runtime.warnings, *warnings)
@@ -278,8 +273,8 @@ class ServingNode:
             logger.warning(warning)
         report = ReadyReport(
             framework=runtime.framework,
-            merge=verdict.merge,
-            merge_reason=verdict.reason,
+            merge=decision.merge,
+            merge_reason=decision.reason,
             warnings=warnings,
             load_seconds=round(loaded - start, 4),
             warm_seconds=round(warmed - loaded, 4),
@@ -290,12 +285,12 @@ class ServingNode:
             else round(self._acceleration.verification_seconds, 4),
             schema=pack_schema(schema) if self._known_schema is None else "",
         )
-        return runtime, judgement, typical, report
+        return runtime, check, typical, report
 
     def _warm_up_model(
-        self, runtime: Runtime, verdict: BatchingDecision, schema: ModelSchema
+        self, runtime: Runtime, decision: BatchingDecision, schema: ModelSchema
     ) -> tuple[float | None, tuple[str, ...]]:
-        """The seconds of a typical call, None if that is not known, and what the owner should know.
+        """The seconds of a typical call, None if unknown, and warnings for the version's owner.
 
         Raises LoadFailed for a new version that cannot predict.
         """
@@ -303,7 +298,7 @@ class ServingNode:
             warm_up_model_briefly(runtime)
             return None, ()
         warmed = warm_up_model(
-            runtime, (verdict.limit_batch_rows(self._settings.merge_rows), 1) if verdict.merge else (1,)
+            runtime, (decision.limit_batch_rows(self._settings.merge_rows), 1) if decision.merge else (1,)
         )
         tried = (
             *model_check.run_trials(runtime, schema, read_examples(self._source.model_dir)),
@@ -314,23 +309,23 @@ class ServingNode:
             raise LoadFailed(found.failure)
         return warmed.seconds, found.warnings
 
-    def _check_batching(self, runtime: Runtime, faster: Predict | None) -> BatchCheckSteps:
+    def _check_batching(self, runtime: Runtime, accelerated: Predict | None) -> BatchCheckSteps:
         match self._settings.merge_requests:
             case "on":
                 return BatchingDecision(True, "asked for")
             case "off":
                 return BatchingDecision(False, "switched off")
             case _:
-                return (yield from check_batch_equivalence(runtime, faster))
+                return (yield from check_batch_equivalence(runtime, accelerated))
 
 
 def _log_tuning_error(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("the node serves on as it is; it could not find a faster way", exc_info=error)
+        logger.error("background tuning failed; serving continues unchanged", exc_info=error)
 
 
 def _restore_open_files(limit: tuple[int, int]) -> None:
-    """Undo what a model may have done to the limit: with too low a one nobody could connect to the node."""
+    """Restore the limit of open files, which a model may have lowered. Raises LoadFailed."""
     now = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         if now != limit:
@@ -342,5 +337,5 @@ def _restore_open_files(limit: tuple[int, int]) -> None:
         ) from error
 
 
-def _current_decision(judgement: BatchEquivalenceCheck) -> BatchingDecision:
-    return judgement.decision or BatchingDecision(False, "not known yet")
+def _current_decision(check: BatchEquivalenceCheck) -> BatchingDecision:
+    return check.decision or BatchingDecision(False, "not known yet")

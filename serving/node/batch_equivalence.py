@@ -1,6 +1,6 @@
-"""Before a version is ready: warm it, and find out whether its requests may share a call.
+"""Model warm-up, and the check whether requests may be batched.
 
-Merging is allowed only where made-up rows gave the same answers together and one by one, by the rule of
+Batching is allowed only if synthetic rows give the same predictions in a batch and one by one, by the rule of
 `serving.runtimes.output_equality`.
 """
 
@@ -27,43 +27,43 @@ RuntimeCall = tuple[Batch, dict[str, Any]]  # instances and parameters
 
 _ROWS = 64
 _BATCH_SIZES = (3, 7, 32)
-# A model whose calls take so many seconds is asked for fewer rows one by one, but in calls of the same sizes,
-# which is what could tell: whether rows influence each other, and whether kernels change with their number.
+# Models with slower calls predict fewer rows one by one, but in the same batch sizes: these show whether rows
+# influence each other, and whether kernels change with the batch size.
 _SLOW_SECONDS = 0.001
 _ROWS_IF_SLOW = max(_BATCH_SIZES)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingDecision:
-    """Whether requests may be merged, and why or why not; `most` is how many rows at a time, None: any."""
+    """Whether requests may be batched, and why or why not; `max_rows` limits a batch, None: any."""
 
     merge: bool
     reason: str
     max_rows: int | None = None
 
     def limit_batch_rows(self, limit: int) -> int:
-        """How many rows a merged call may have where `limit` is the setting; 1: no merging."""
+        """How many rows a batch may have where `limit` is the setting; 1: no batching."""
         if not self.merge:
             return 1
         return limit if self.max_rows is None else min(limit, self.max_rows)
 
 
 BatchCheckSteps = Generator[None, None, BatchingDecision]
-"""A verdict in the making, with a pause after each call of the model."""
+"""A batch-equivalence check in steps, one model call each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWarmupResult:
-    """The seconds of the last call, None when nothing could be run, and what became of recorded requests."""
+    """The seconds of the last call, None when nothing could be run, and the outcomes of recorded requests."""
 
     seconds: float | None
     recorded: tuple[PredictionTrial, ...] = ()
 
 
 def warm_up_model(runtime: Runtime, sizes: Sequence[int]) -> ModelWarmupResult:
-    """Run recorded warm-up requests, or made-up rows of these batch sizes.
+    """Run recorded warm-up requests, or synthetic rows of these batch sizes.
 
-    Rows that a model refuses are logged and change nothing: they were only made up.
+    Synthetic rows that a model refuses are logged and change nothing.
     """
     seconds = None
     trials: list[PredictionTrial] = []
@@ -82,12 +82,12 @@ def warm_up_model(runtime: Runtime, sizes: Sequence[int]) -> ModelWarmupResult:
 
 
 def warm_up_model_briefly(runtime: Runtime) -> None:
-    """Run just enough for the next call to be an ordinary one: every way the model was recorded to be asked,
-    once, or one made-up row. How long that takes is not typical."""
-    ways: dict[str, RuntimeCall] = {}
+    """Run just enough for the next call to take no longer than usual: one recorded request per set of
+    parameters, or one synthetic row. Its duration is not typical."""
+    calls: dict[str, RuntimeCall] = {}
     for request in runtime.warmup_requests():
-        ways.setdefault(repr(sorted(request[1].items())), request)
-    for request in ways.values() or itertools.islice(_make_synthetic_calls(runtime, (1,)), 1):
+        calls.setdefault(repr(sorted(request[1].items())), request)
+    for request in calls.values() or itertools.islice(_make_synthetic_calls(runtime, (1,)), 1):
         _try_call(runtime, request)
 
 
@@ -115,59 +115,61 @@ def _make_synthetic_calls(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Ru
             yield from ((rows, {}), (rows, {}))
 
 
-def check_batch_equivalence(runtime: Runtime, faster: Predict | None = None) -> BatchCheckSteps:
-    """Find out whether answers stay equal when requests share a call, tried on made-up rows.
+def check_batch_equivalence(runtime: Runtime, accelerated: Predict | None = None) -> BatchCheckSteps:
+    """Check on synthetic rows whether predictions stay equal in batches.
 
-    Where `faster` serves, it must keep to the plain path's answers to single rows, and so must the plain
-    path itself, which takes over whenever the faster one cannot be used.
+    An accelerated strategy and the library itself, which replaces it when it is withdrawn, must both give the
+    library's predictions of single rows.
     """
     if not runtime.mergeable:
-        return BatchingDecision(False, "rows are not known to be independent")
+        return BatchingDecision(False, "the model does not declare independent rows")
     rows = make_bounded_rows(runtime, _ROWS)
     if rows is None:
-        return BatchingDecision(False, "no rows could be made up to try it on")
+        return BatchingDecision(False, "no synthetic rows can be made for it")
     try:
-        return (yield from _compare_batched_answers(runtime, faster, rows))
+        return (yield from _compare_batched_answers(runtime, accelerated, rows))
     except Exception as error:
-        return BatchingDecision(False, f"trying it failed: {error}")
+        return BatchingDecision(False, f"the check failed: {error}")
 
 
-def _compare_batched_answers(runtime: Runtime, faster: Predict | None, rows: Batch) -> BatchCheckSteps:
-    plain = runtime.predict_reference if isinstance(runtime, AccelerableRuntime) else runtime.predict
-    there = count_rows(rows)
-    if (yield from _is_slow(plain, take_rows(rows, slice(0, 1)))):
+def _compare_batched_answers(runtime: Runtime, accelerated: Predict | None, rows: Batch) -> BatchCheckSteps:
+    reference = runtime.predict_reference if isinstance(runtime, AccelerableRuntime) else runtime.predict
+    row_count = count_rows(rows)
+    if (yield from _is_slow(reference, take_rows(rows, slice(0, 1)))):
         rows = take_rows(rows, slice(0, _ROWS_IF_SLOW))
-    single = yield from output_equality.predict_stepwise(plain, rows, 1)
+    single = yield from output_equality.predict_stepwise(reference, rows, 1)
     own: output_equality.Tolerance = {}
     if not runtime.exact:
         # How far the library differs from itself between batches of 1, 2 and 64 rows.
         others: list[Batch] = []
         for size in output_equality.BATCH_SIZES[1:]:
-            others += [(yield from output_equality.predict_stepwise(plain, rows, size))]
+            others += [(yield from output_equality.predict_stepwise(reference, rows, size))]
         own = output_equality.measure_spread(single, others)
     allowed = output_equality.compute_tolerance(single, own, exact=runtime.exact)
     sizes = sorted({min(size, count_rows(rows)) for size in _BATCH_SIZES})
-    tries = [(plain, size) for size in sizes]
-    tries += [(faster, size) for size in (1, *sizes) if faster is not None]
+    tries = [(reference, size) for size in sizes]
+    tries += [(accelerated, size) for size in (1, *sizes) if accelerated is not None]
     for predict, size in tries:
-        merged = yield from output_equality.predict_stepwise(predict, rows, size)
-        if worst := output_equality.describe_difference(single, merged, allowed):
+        batched = yield from output_equality.predict_stepwise(predict, rows, size)
+        if worst := output_equality.describe_difference(single, batched, allowed):
             return BatchingDecision(False, f"answers change when {size} rows are predicted together: {worst}")
-    # What cannot be tried with many rows at once is not done with many either.
-    most = None if there == _ROWS else there
-    return BatchingDecision(True, f"same answers for {count_rows(rows)} rows alone and together", most)
+    # Larger batches than could be tried are not made.
+    max_rows = None if row_count == _ROWS else row_count
+    return BatchingDecision(
+        True, f"predictions of {count_rows(rows)} rows are equal alone and batched", max_rows
+    )
 
 
-def _is_slow(plain: Predict, row: Batch) -> Generator[None, None, bool]:
-    """Whether a call takes long; the first one may pay for more than itself."""
-    plain(row)
+def _is_slow(reference: Predict, row: Batch) -> Generator[None, None, bool]:
+    """Whether a call takes long; the first one is not timed."""
+    reference(row)
     yield
     start = time.perf_counter()
-    plain(row)
+    reference(row)
     return time.perf_counter() - start > _SLOW_SECONDS
 
 
-# A call is followed by a rest so many times as long.
+# The pause after a model call, as a multiple of its duration.
 _REST_FACTOR = 4
 
 SubmitWork = Callable[[Callable[[], None]], object]
@@ -175,26 +177,26 @@ SubmitWork = Callable[[Callable[[], None]], object]
 
 
 class BatchEquivalenceCheck:
-    """A verdict in the making; `verdict` is there when nothing is left to be tried."""
+    """A batch-equivalence check that can be interrupted; `decision` is set when it is complete."""
 
     def __init__(self, steps: BatchCheckSteps) -> None:
         self._steps = steps
         self.decision: BatchingDecision | None = None
 
     def run_for(self, seconds: float) -> None:
-        """Go on for that long, with one call at least."""
-        begun = time.perf_counter()
+        """Continue for that long, with one model call at least."""
+        started = time.perf_counter()
         while self.decision is None:
             try:
                 next(self._steps)
             except StopIteration as end:
                 self.decision = end.value
-            if time.perf_counter() - begun >= seconds:
+            if time.perf_counter() - started >= seconds:
                 break
 
 
 async def finish_check(check: BatchEquivalenceCheck, submit_work: SubmitWork) -> BatchingDecision:
-    """The verdict, arrived at between requests."""
+    """Complete the check between requests."""
     while check.decision is None:
         seconds = await run_and_time(submit_work, lambda: check.run_for(0.0))
         await asyncio.sleep(_REST_FACTOR * seconds)
@@ -207,9 +209,9 @@ async def run_and_time(submit_work: SubmitWork, work: Callable[[], None]) -> flo
     done: asyncio.Future[float] = loop.create_future()
 
     def run_timed() -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         work()
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(set_result, seconds)
 

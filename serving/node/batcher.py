@@ -1,7 +1,7 @@
-"""Merges concurrent requests into one predict call, without ever waiting for more to come.
+"""Merges concurrent requests into one predict call, without ever waiting for more to arrive.
 
-When the compute slot is free, everything that waits with the same parameters goes in one call, up to a
-row limit. One request alone is never delayed; under load the batches grow by themselves.
+When the executor is free, all queued requests with the same parameters go into one call, up to a row limit. A
+single request is never delayed; under load the batches grow by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from serving.node.request_marks import RequestMarks, mark_computed, mark_computi
 from serving.runtimes.instance_batch import Batch, concatenate_batches, count_rows
 
 Predict = Callable[..., Batch]
-# What became of requests that were computed together, with the predictions for all of them in one piece.
+# The result of one predict call: its requests, and their predictions in one batch or the error.
 BatchOutcome = tuple[Sequence[NodeRequest], Batch | Exception]
 
 
@@ -33,7 +33,7 @@ class BatchExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How much may wait, and how many rows one merged call may have (1: no merging)."""
+    """How much may be queued, and how many rows one batch may have (1: no batching)."""
 
     merge_rows: int
     queue_requests: int
@@ -43,9 +43,9 @@ class BatchLimits:
 class Batcher:
     """The queue in front of a runtime.
 
-    `answer` is called on the event loop with requests and what became of them: predictions for all in one
-    piece, or an error for each. It answers those that are not over, after which they are; it must not raise.
-    `clock` is in seconds and shared with the deadlines that requests have.
+    `answer` is called on the event loop with requests and their predictions in one batch, or their error. It
+    answers and finishes those that are not finished; it must not raise. `clock` is in seconds, the one of
+    the requests' deadlines.
     """
 
     def __init__(
@@ -75,35 +75,34 @@ class Batcher:
 
     @property
     def queue_length(self) -> int:
-        """Requests in the queue."""
         return len(self._queue)
 
     def set_max_batch_rows(self, rows: int) -> None:
-        """From now on merged calls may have that many rows; 1: no merging."""
+        """Set how many rows later batches may have; 1: no batching."""
         self._limits = replace(self._limits, merge_rows=rows)
 
     def submit(self, request: NodeRequest) -> None:
-        """Queue a request; `start` or `start_soon` is to follow. Raises ResourceExhausted when it is full.
+        """Queue a request; `start_now` or `start_soon` must follow. Raises ResourceExhausted when it is full.
 
-        It fails with DeadlineExceeded when its turn or its answer comes too late, else with whatever predict
-        raised.
+        The request fails with DeadlineExceeded when its time runs out in the queue or in the call, else with
+        what predict raised.
         """
-        waiting = self._queue
-        if waiting:
+        queue = self._queue
+        if queue:
             self._check_capacity(request.body_size)
-        waiting.append(request)
+        queue.append(request)
         self._queued_bytes += request.body_size
         if request.deadline < self._next_deadline:
             self._set_deadline_timer(request.deadline)
 
     def start_soon(self) -> None:
-        """Compute, but not at once: what arrives in the same turn of the event loop can still join."""
+        """Compute in the next iteration of the event loop: what arrives in this one can still join."""
         if not self.is_active:
             self.is_active = True
             asyncio.get_running_loop().call_soon(self._run_next_group)
 
     def start_now(self) -> None:
-        """Compute what waits, now that all is there that came together."""
+        """Compute the queue at once; for when all requests that arrived together are in it."""
         if not self.is_active and self._queue:
             self.is_active = True
             self._run_next_group()
@@ -133,21 +132,23 @@ class Batcher:
         self._executor.run(self._compute_group, self._finish_group)
 
     def _take_group(self) -> list[NodeRequest]:
-        """The next requests to compute together: the oldest, and what fits with it."""
+        """The next requests to compute together: the oldest, and those behind it that fit."""
         group: list[NodeRequest] = []
-        waiting, most, now = self._queue, self._limits.merge_rows, self._clock()
+        queue, max_rows, now = self._queue, self._limits.merge_rows, self._clock()
         rows = size = 0
-        while waiting:
-            request = waiting[0]
+        while queue:
+            request = queue[0]
             if not (request.is_finished or self._expire_if_late(request, now)):
                 if group and (
-                    rows + request.rows > most or request.never_batch or not request.can_share_call(group[0])
+                    rows + request.rows > max_rows
+                    or request.never_batch
+                    or not request.can_share_call(group[0])
                 ):
                     break
                 rows += request.rows
                 group.append(request)
-            size += waiting.popleft().body_size
-            if rows >= most or (group and request.never_batch):
+            size += queue.popleft().body_size
+            if rows >= max_rows or (group and request.never_batch):
                 break
         self._queued_bytes -= size
         return group
@@ -168,17 +169,17 @@ class Batcher:
                 request.rows for request in group
             ):
                 return [(group, merged)]
-        # Alone, so that only the request that is at fault fails.
+        # One by one, so that only the faulty request fails.
         return [((request,), self._try_predict((request,), request.instances)) for request in group]
 
     def _try_predict(self, group: Sequence[NodeRequest], instances: Batch) -> Batch | Exception:
-        began = mark_computing(group, self._marks)
+        started = mark_computing(group, self._marks)
         try:
             return self._predict(instances, **group[0].parameters)
         except Exception as error:
             return error
         finally:
-            mark_computed(group, self._marks, began)
+            mark_computed(group, self._marks, started)
 
     def _finish_group(self, outcomes: list[BatchOutcome]) -> None:
         self._current_group = ()
@@ -192,7 +193,7 @@ class Batcher:
     # ---- deadlines
 
     def _set_deadline_timer(self, deadline: float) -> None:
-        """Look after deadlines at this one, with one timer for all."""
+        """Set the one timer, which is shared by all requests, to this deadline."""
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         self._next_deadline = deadline

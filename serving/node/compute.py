@@ -1,7 +1,7 @@
-"""A runtime behind its batcher, and the one decision of where it computes.
+"""A runtime behind its batcher, and the choice between event loop and compute thread.
 
-A thread hop costs more than a very short prediction takes, so short ones run on the event loop and long
-ones in the compute thread. Measured time decides; user code, whose time can change, never runs on the loop.
+A thread switch costs more than a very short prediction, so short ones run on the event loop and long ones in
+the compute thread. Measured time decides; user code, whose duration may vary, never runs on the loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from serving.node.request_marks import CallMark, RequestMarks, mark_computed, ma
 from serving.runtimes import Runtime
 from serving.runtimes.instance_batch import Batch
 
-# Longer calls would be felt by the other requests of the event loop.
+# Longer calls would delay the other requests of the event loop.
 INLINE_BELOW_SECONDS = 0.001
 
 
 class AdaptiveExecutor:
-    """The event loop while calls are shorter than `INLINE_BELOW_SECONDS` seconds, else the compute thread.
+    """Computes on the event loop while calls are shorter than `INLINE_BELOW_SECONDS`, else in the thread.
 
-    A model is used by one of them at a time.
+    The model is never used by both at a time.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AdaptiveExecutor:
         self._may_inline = may_inline
         self._clock = clock
         self._last_seconds = math.inf
-        self.typical_seconds: float | None = None  # seconds per call, the recent ones weighing most
+        self.typical_seconds: float | None = None  # moving average of seconds per call
         self._is_short = False
         self._other_work_count = 0
 
@@ -47,7 +47,7 @@ class AdaptiveExecutor:
         return self._is_short and not self._other_work_count
 
     def run_other_work(self, work: Callable[[], None]) -> None:
-        """Other work with the model, called on the event loop. It runs where the next call would."""
+        """Run other work with the model where the next call would run; called on the event loop."""
         if self.runs_inline:
             work()
             return
@@ -67,7 +67,7 @@ class AdaptiveExecutor:
         self._other_work_count -= 1
 
     def run(self, work: Callable[[], list[BatchOutcome]], done: Callable[[list[BatchOutcome]], None]) -> None:
-        """Compute here or there, and learn from how long it took."""
+        """Compute, record the duration, and pass the result to `done` on the event loop."""
         if self.runs_inline:
             done(self._run_timed(work))
             return
@@ -81,9 +81,9 @@ class AdaptiveExecutor:
         self._thread.submit(compute)
 
     def record_duration(self, seconds: float) -> None:
-        """Take one measured call into account.
+        """Update the moving average.
 
-        Of two in a row the shorter one counts: when the machine pauses, the model is not to blame.
+        Of two calls in a row the shorter one counts, to ignore pauses of the machine.
         """
         seconds, self._last_seconds = min(seconds, self._last_seconds), seconds
         self.typical_seconds = typical = (
@@ -99,9 +99,9 @@ class AdaptiveExecutor:
 
 
 class Servable:
-    """What a request reaches: the runtime with its batcher and its place.
+    """What a request reaches: the runtime with its batcher and its executor.
 
-    `answer` is told what became of requests; see `Batcher`. `call_mark` tells of each call of the runtime.
+    `answer` gets the outcomes; see `Batcher`. `call_mark` is set during each call of the runtime.
     """
 
     def __init__(
@@ -127,22 +127,21 @@ class Servable:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a request need not wait, so that to queue a lone one is only cost."""
+        """Whether a request can be computed at once, bypassing the queue."""
         return self._executor.runs_inline and not self._batcher.is_active
 
     def predict_now(self, request: NodeRequest) -> Batch:
-        """The predictions, computed here and now; for when the servable is idle."""
+        """Predict on the event loop; only while `is_idle`."""
         self._direct_calls += 1
         group = (request,)
-        began = mark_computing(group, self._marks)
+        started = mark_computing(group, self._marks)
         try:
             return self._predict(request.instances, **request.parameters)
         finally:
-            mark_computed(group, self._marks, began)
+            mark_computed(group, self._marks, started)
             self._executor.record_duration(request.infer_seconds)
 
     def collect_stats(self) -> dict[str, Any]:
-        """Counts since the start, for people and dashboards."""
         typical = self._executor.typical_seconds
         return {
             "framework": self._runtime.framework,

@@ -1,4 +1,4 @@
-"""The node's end of the channel to the gateway, and a server of channels; see `serving.transport.framing`."""
+"""The node's side of a gateway channel, and its server; the wire format is `serving.transport.framing`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _ChannelRequest(NodeRequest):
 
 
 class GatewayChannel(FrameProtocol):
-    """A connection of the gateway. What is damaged ends it, and nothing else."""
+    """A connection of the gateway. A damaged frame ends it, and nothing else."""
 
     def __init__(self, server: GatewayChannelServer) -> None:
         super().__init__(REQUEST_HEADER, server.max_body_bytes)
@@ -57,16 +57,14 @@ class GatewayChannel(FrameProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests are under way."""
         return bool(self._in_flight)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note of it."""
         super().connection_made(transport)
         self._server.channels.add(self)
 
     def on_close(self) -> None:
-        """The gateway is gone, and nobody waits for what is under way."""
+        """Cancel what is in flight: the gateway is gone."""
         predictor = self._server.predictor()
         if predictor is not None:
             for request in self._in_flight.values():
@@ -76,18 +74,17 @@ class GatewayChannel(FrameProtocol):
         self._server.notify_change()
 
     def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
-        """A frame has come."""
         self._received_frames.append((head, front, body))
 
     def on_frames_read(self) -> None:
-        """Compute what came together in as few calls as possible; one that came alone is not queued."""
-        asked, self._received_frames = self._received_frames, []
+        """Compute requests that arrived together in as few calls as possible; a single one is not queued."""
+        frames, self._received_frames = self._received_frames, []
         predictor = self._server.predictor()
-        lone = len(asked) == 1
-        for head, about, body in asked:
+        idle_fast_path = len(frames) == 1
+        for head, metadata, body in frames:
             kind, number = head[0], head[2]
             if kind == PREDICT_FRAME:
-                self._start_prediction(predictor, head, about, body, idle_fast_path=lone)
+                self._start_prediction(predictor, head, metadata, body, idle_fast_path=idle_fast_path)
             elif kind == CANCEL_FRAME:
                 request = self._in_flight.pop(number, None)
                 if request is not None and predictor is not None:
@@ -100,10 +97,11 @@ class GatewayChannel(FrameProtocol):
             predictor.start_now()
 
     def send_response(self, number: int, status: int, body: bytes, headers: Headers) -> None:
-        """Send an answer."""
         self._in_flight.pop(number, None)
-        told = encode_header_lines(headers)
-        self.send(number, RESPONSE_HEADER.pack(number, status, len(told), len(told) + len(body)) + told, body)
+        lines = encode_header_lines(headers)
+        self.send(
+            number, RESPONSE_HEADER.pack(number, status, len(lines), len(lines) + len(body)) + lines, body
+        )
         if self._server.stopping:
             self._server.notify_change()
 
@@ -111,16 +109,16 @@ class GatewayChannel(FrameProtocol):
         self,
         predictor: Predictor | None,
         head: tuple[Any, ...],
-        about: bytes,
+        metadata: bytes,
         body: Body,
         *,
         idle_fast_path: bool,
     ) -> None:
         _, flags, number, slot, timeout, _, _ = head
         call = DEFAULT_METADATA
-        if about:
+        if metadata:
             try:
-                call = decode_metadata(about)
+                call = decode_metadata(metadata)
             except ValueError as problem:
                 raise FrameError from problem
         if predictor is None:
@@ -141,8 +139,8 @@ class GatewayChannelServer:
     """Serves channels on a listener until it is stopped: then no new connections are taken, requests in
     flight finish, and `serve` returns.
 
-    `predictor` gives None while the model is being loaded; `slots` are those of the board, `longest` the most
-    bytes a body may have, `drain` the seconds that requests in flight are given.
+    `predictor` returns None while the model is being loaded; `slots` is the number of request marks,
+    `drain_seconds` how long requests in flight may take once it stops.
     """
 
     def __init__(
@@ -192,7 +190,7 @@ class GatewayChannelServer:
         self.notify_change()
 
     def notify_change(self) -> None:
-        """Something may be over that was waited for."""
+        """Have `serve` check again whether requests or channels are left."""
         self._state_changed.set()
 
     async def _wait_until(self, is_over: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Runs one node of a pool in its process, on a unix socket, until it is told to stop."""
+"""Runs one node of a pool in its process, on a unix socket, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ from serving.transport.event_loop import run_event_loop
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway tells a node it starts; `settings` are fields of PredictSettings.
+    """Arguments of a pool node, sent by the gateway; `settings` are fields of PredictSettings.
 
-    `waking`: the version was deployed before, so what it does with the largest merge is known. `slots`: how
-    many marks the board has, with room behind them to count how long requests take; 0: it is all marks.
-    `acceleration` is where the verdict on the model's faster ways belongs; None: there are to be none.
-    `schema` is what the version is known to take and answer, packed; "": the node is to find out.
-    `interpreter` is another Python that computes the model, `pilot` where a process waits that has imported
-    its libraries. `container` is what serves the model in place of all that.
+    `waking`: the version was loaded before, so a brief warm-up is enough. `slots`: how many request marks the
+    shared memory has, with histograms behind them; 0: it has marks only. `acceleration`: the location of the
+    model's acceleration record; None: no acceleration. `schema`: the known schema, packed; "": the node
+    infers it. `interpreter`: another Python that computes the model; `pilot`: the address of its pilot.
+    `container` serves the model in place of all that.
     """
 
     model_dir: str
@@ -54,7 +53,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     container: ContainerRunConfig | None = None
 
     def make_source(self, threads: int, on_companion_start: Callable[[int], None] | None = None) -> LoadSpec:
-        """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor or container."""
+        """What to load; `on_companion_start` gets the pid of a predictor process or container."""
         external = None
         if self.interpreter:
             external = ExternalInterpreter(self.interpreter, self.pilot, on_companion_start, shared_fate=True)
@@ -81,19 +80,19 @@ def start(
 ) -> int:
     """The entry of a pool's node: reports {"ready": ...}, {"failed": reason} or {"short": of what}.
 
-    Returns the exit code. `board` is memory shared with the gateway; see `serving.node.request_marks`.
+    Returns the exit code. `board` is the memory shared with the gateway; see `serving.node.request_marks`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
-    given = msgspec.convert(dict(arguments), NodeArguments)
-    settings = PredictSettings(**given.settings)
-    marks, histograms = split_shared_memory(board, given.slots)
-    source = given.make_source(settings.threads, lambda pid: report({"companion": pid}))
+    parsed = msgspec.convert(dict(arguments), NodeArguments)
+    settings = PredictSettings(**parsed.settings)
+    marks, histograms = split_shared_memory(board, parsed.slots)
+    source = parsed.make_source(settings.threads, lambda pid: report({"companion": pid}))
     acceleration = None
-    if (place := given.acceleration) is not None:
+    if (location := parsed.acceleration) is not None:
         acceleration = AccelerationController(
-            source, lambda: place, find_comparison_counts(board, given.slots)
+            source, lambda: location, find_comparison_counts(board, parsed.slots)
         )
-        if not given.waking:
+        if not parsed.waking:
             acceleration.verify_before_load()
     return run_event_loop(
         _serve_until_stopped(
@@ -102,8 +101,8 @@ def start(
             listener,
             marks=marks,
             histograms=histograms,
-            waking=given.waking,
-            schema=unpack_outline(given.schema) if given.schema else None,
+            waking=parsed.waking,
+            schema=unpack_outline(parsed.schema) if parsed.schema else None,
             acceleration=acceleration,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report(
@@ -133,7 +132,7 @@ async def _serve_until_stopped(
         nonlocal failed
         failed = True
         if not isinstance(error, Unavailable) or isinstance(error, ResourceShortage):
-            on_failed(error)  # of others the pool makes a crash, and tries again
+            on_failed(error)  # the pool treats others as a crash, and tries again
         server.stop()
 
     node = ServingNode(

@@ -1,9 +1,9 @@
-"""Predictions on a node, the straight line: body -> instances -> servable -> predictions -> body.
+"""Predictions on a node: body -> instances -> servable -> predictions -> body.
 
-Ordinary JSON is read and written here; what speaks another way has a `Reader` for that.
+AI Platform's JSON is decoded and encoded here, all other protocols by a `Codec`.
 
-It works in calls: who asks hands over a `Request`, whose `answer` is called when there is one, maybe before
-`predict` returns. On the ordinary way there is no task and no future per request.
+It works with callbacks: the caller passes a `NodeRequest`, whose `respond` is called with the answer, maybe
+before `predict` returns. For AI Platform's JSON there is no task and no future per request.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 class Predictor:
-    """Answers prediction requests with a runtime, and marks on the board what the model is doing.
+    """Answers prediction requests with a runtime, and keeps their marks.
 
-    `schema` is what is known of the model's inputs and outputs; ordinary JSON does without it. `histograms`
-    counts how long the phases of answered requests took, `call_mark` tells of each call of the runtime.
+    `schema` is the model's, as far as known; AI Platform's JSON needs none. `histograms` counts the phases of
+    answered requests, `call_mark` is set during each call of the runtime.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Predictor:
         self._servable = Servable(
             runtime, executor, limits, marks, self._respond_to_requests, call_mark=call_mark
         )
-        self._form = runtime.input_format
+        self._input_format = runtime.input_format
         self._timeout = settings.request_timeout
         self._max_answer_bytes = settings.max_answer_bytes
         self._legacy_model_errors = settings.legacy_model_errors
@@ -83,18 +83,18 @@ class Predictor:
         idle_fast_path: bool,
         call: RequestMetadata = DEFAULT_METADATA,
     ) -> None:
-        """Answer a request that has `timeout` seconds, in time or with an error.
+        """Answer a request within `timeout` seconds, if only with an error.
 
-        A `lone` one, with no other on its way, is computed now if that is possible. Else it is queued, and
-        `start` or `start_soon` is to follow.
+        With `idle_fast_path`, for when no other request is about to arrive, an idle servable computes it at
+        once. Else it is queued, and `start_now` or `start_soon` must follow.
         """
         self.requests += 1
-        request.received_at = began = time.monotonic()
-        request.deadline = began + min(timeout, self._timeout)
+        request.received_at = now = time.monotonic()
+        request.deadline = now + min(timeout, self._timeout)
         request.body_size = len(body)
         try:
             if call is DEFAULT_METADATA:
-                request.set_inputs(*self._decoder.decode(body, self._form))
+                request.set_inputs(*self._decoder.decode(body, self._input_format))
             else:
                 request.decode_body(self.get_codec(call), body)
             request.parsed_at = time.monotonic()
@@ -106,21 +106,20 @@ class Predictor:
             self._send_error(request, error)
 
     def cancel_request(self, request: NodeRequest) -> None:
-        """Nobody waits for the answer any more: the work is dropped if it has not begun."""
+        """Drop a request whose client is gone, unless it is being computed."""
         if not request.is_finished:
             request.is_finished = True
             self.errors += 1
 
     def collect_stats(self) -> dict[str, Any]:
-        """Counts since the start, for people and dashboards."""
         return {"requests": self.requests, "errors": self.errors, **self._servable.collect_stats()}
 
     # ---- answers
 
     def _respond_to_requests(self, group: Sequence[NodeRequest], outcome: Batch | Exception) -> None:
-        """Answer requests that were computed together; `outcome` has the predictions of all in one piece.
+        """Answer requests that were computed together; `outcome` has the predictions of all in one batch.
 
-        Raises nothing, and what keeps one request from its answer concerns no other.
+        Raises nothing; a failure of one request affects no other.
         """
         try:
             self._respond_to_group(group, outcome)
@@ -158,7 +157,7 @@ class Predictor:
             record_timing(self._histograms, group, predicted, encoded)
 
     def _respond_one_by_one(self, group: Sequence[NodeRequest], predictions: Batch, error: Exception) -> None:
-        """Answer requests one by one, since some of their predictions cannot be written."""
+        """Answer requests one by one, since some of their predictions cannot be encoded."""
         if len(group) == 1:
             self._send_error(group[0], error)
             return
@@ -168,7 +167,7 @@ class Predictor:
     def _respond_with_codecs(
         self, group: Sequence[NodeRequest], predictions: Batch, predicted: float
     ) -> None:
-        """Answer requests of which some have readers, each on its own."""
+        """Answer requests of which some have codecs, one by one."""
         written: list[tuple[NodeRequest, Reply]] = []
         for request, own in _split_predictions(group, predictions):
             try:
@@ -186,7 +185,7 @@ class Predictor:
             record_timing(self._histograms, [request for request, _ in written], predicted, encoded)
 
     def _send_response(self, request: NodeRequest, status: int, body: bytes, headers: Headers) -> None:
-        """Hand over an answer, or an error in place of one that cannot be sent."""
+        """Send an answer, or an error in place of one that cannot be sent."""
         if request.is_finished:
             return
         request.is_finished = True
@@ -209,11 +208,11 @@ class Predictor:
                 error = ModelFailed(f"{type(error).__name__}: {error}")
             request.respond(*self._encode_error(request.codec, error))
         except Exception:
-            logger.exception("an error could not be told")
+            logger.exception("an error response could not be sent")
             self._send_internal_error(request)
 
     def _send_internal_error(self, request: NodeRequest) -> None:
-        """Answer with what can always be written."""
+        """Answer with an error that can always be encoded."""
         try:
             request.respond(*self._encode_error(request.codec, Internal("Internal error encountered.")))
         except Exception:
@@ -228,14 +227,13 @@ class Predictor:
 
 
 def _encode_bodies(group: Sequence[NodeRequest], predictions: Batch, style: AnswerStyle) -> Sequence[bytes]:
-    """The bodies of the answers to ordinary requests that were computed together."""
+    """The bodies of the answers to requests without codecs that were computed together."""
     if len(group) == 1:
         return (encode_predictions(predictions, style),)
     return encode_bodies(predictions, [request.rows for request in group], style)
 
 
 def _encode_response(request: NodeRequest, predictions: Batch, style: AnswerStyle) -> Reply:
-    """The answer to one request, however it asked."""
     if request.codec is None:
         return Reply(200, encode_predictions(predictions, style))
     return request.codec.encode_response(request.decoded, predictions)

@@ -16,20 +16,19 @@ NO_SLOT = -1
 
 
 class NodeRequest:
-    """What is known of one request; how it is answered is up to where it came from.
+    """One request; subclasses send the answer to where it came from.
 
-    `deadline` is on `time.monotonic`, `size` that of its body in bytes, `slot` its place on the board,
-    `NOWHERE` if it has none. One that is `alone` shares its call with no other; `told` says whether the
-    answer is to say how long things took. It is `over` when nobody waits for the answer any more, or it was
-    given.
-    `reader` is what has read it as `asked` and writes its answer; ordinary JSON has none.
+    `deadline` is on `time.monotonic`, `body_size` in bytes, `slot` the index of its request mark, `NO_SLOT`
+    for none. `wants_timing`: the answer has a Server-Timing header. `is_finished`: answered or cancelled.
+    `codec` has decoded it to `decoded` and encodes its answer; None for AI Platform's JSON.
 
-    `began`, `parsed` and `infer` are the times that `serving.node.request_marks` needs, in seconds.
+    `received_at`, `parsed_at` and `infer_seconds` are for `serving.node.request_marks`, in seconds.
     """
 
     __slots__ = (
-        "_batch_key", "body_size", "codec", "deadline", "decoded", "infer_seconds", "instances", "is_finished",
-        "never_batch", "parameters", "parsed_at", "received_at", "rows", "slot", "wants_timing",
+        "_batch_key", "body_size", "codec", "deadline", "decoded", "infer_seconds", "instances",
+        "is_finished", "never_batch", "parameters", "parsed_at", "received_at", "rows", "slot",
+        "wants_timing",
     )  # fmt: skip
 
     decoded: DecodedRequest
@@ -51,17 +50,16 @@ class NodeRequest:
         self._batch_key: tuple[object, ...] | None = None
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send the answer; it is JSON unless the first of the headers is its content type."""
+        """Send the answer; it is JSON unless the first header is its content type."""
         raise NotImplementedError
 
     def decode_body(self, codec: Codec, body: bytes | bytearray) -> None:
-        """Have a dialect read its body. Raises what that raises."""
+        """Set the inputs from the body. Raises as `Codec.decode_request` does."""
         self.codec = codec
-        self.decoded = asked = codec.decode_request(body)
-        self.set_inputs(asked.instances, asked.parameters)
+        self.decoded = decoded = codec.decode_request(body)
+        self.set_inputs(decoded.instances, decoded.parameters)
 
     def set_inputs(self, instances: Batch, parameters: Mapping[str, Any]) -> None:
-        """Take what its body says."""
         self.instances = instances
         self.parameters = parameters
         self.rows = count_rows(instances)
@@ -69,17 +67,16 @@ class NodeRequest:
             self.never_batch = True
 
     def can_share_call(self, other: NodeRequest) -> bool:
-        """Whether both may be answered by one call."""
         return self.batch_key == other.batch_key
 
     @property
     def batch_key(self) -> tuple[object, ...]:
         """What requests must share to be answered by one call."""
-        kind = self._batch_key
-        if kind is None:
+        key = self._batch_key
+        if key is None:
             parameters = self.parameters
-            key = orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b""
-            # What clients send has no tuples: those are words between a dialect and a runtime.
-            own = bool(parameters) and any(isinstance(value, tuple) for value in parameters.values())
-            kind = self._batch_key = (concatenation_key(self.instances), key, own)
-        return kind
+            options = orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b""
+            # JSON has no tuples: such parameters come from codecs, and never equal those of clients.
+            has_tuples = bool(parameters) and any(isinstance(value, tuple) for value in parameters.values())
+            key = self._batch_key = (concatenation_key(self.instances), options, has_tuples)
+        return key

@@ -1,8 +1,7 @@
-"""Who is told how requests fare on their way through the node: the board, the histograms, and a client that
-wants times.
+"""Request timings and crash marks in memory shared with the gateway, and the Server-Timing header.
 
-The board is memory that the gateway shares with the node, a byte for each request that may be inside. When
-the node is dead, it still tells which requests the model had seen, and which it was working on.
+The marks have a byte for each request that may be in flight. After a crash of the node they still show which
+requests the model had computed, and which it was computing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from serving.latency_histograms import (
 )
 from serving.node.request import NO_SLOT, NodeRequest
 
-# The marks of a slot; without one, the model has not seen the request.
+# The marks of a slot; 0: the model has not seen the request.
 COMPUTING = 1
 COMPUTED = 2
 
@@ -37,10 +36,10 @@ T = TypeVar("T")
 
 
 class RequestMarks(Protocol):
-    """The slots of the requests inside the node: a `bytearray`, or an `mmap`."""
+    """The slots of the requests in flight: a `bytearray`, or an `mmap`."""
 
     def __len__(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
 
     def __setitem__(self, slot: int, mark: int, /) -> None:
         """Mark a slot."""
@@ -49,7 +48,7 @@ class RequestMarks(Protocol):
 def split_shared_memory(
     shared_memory: RequestMarks, slots: int
 ) -> tuple[RequestMarks, LatencyHistograms | None]:
-    """The marks on a board, and the histograms behind them; without `slots` it is all marks."""
+    """The marks, and the histograms behind them; without `slots` all of it is marks."""
     if not slots:
         return shared_memory, None
     whole = memoryview(cast(bytearray, shared_memory))
@@ -57,9 +56,9 @@ def split_shared_memory(
 
 
 class CallMark:
-    """Tells which call of the model is under way, in memory shared with whoever watches over the node.
+    """The number of the current model call, in memory shared with the process that detects hangs.
 
-    `histograms` are those with the cell for it behind them; None: nobody else is told.
+    `histograms` has the cell for it behind them; None: the number is private to this process.
     """
 
     def __init__(self, histograms: LatencyHistograms | None = None) -> None:
@@ -69,14 +68,14 @@ class CallMark:
 
     @property
     def current_call(self) -> int:
-        """The number of the call under way; 0 while there is none."""
+        """The number of the current call; 0 while there is none."""
         return self._cells[self._index]
 
     def mark_calls(self, call: Callable[P, T]) -> Callable[P, T]:
-        """The same call, marked for as long as it takes. Only one of all these is under way at a time.
+        """Wrap a function so that its calls are marked; only one of them may run at a time.
 
-        Raises ModelFailed for what is no Exception: it would end the thread or the loop that computes, and
-        nobody would be told.
+        Raises ModelFailed for a BaseException that is no Exception: it would silently end the compute thread
+        or the event loop.
         """
         cells, index, numbers = self._cells, self._index, self._numbers
 
@@ -95,9 +94,9 @@ class CallMark:
 
 
 def mark_computing(group: Sequence[NodeRequest], marks: RequestMarks, clock: Clock = time.monotonic) -> float:
-    """The model is about to see requests; again when a call with others failed. Returns the time.
+    """Mark requests before a model call, also before a retry alone. Returns the time.
 
-    Those that were given up are left alone, here and at the end: another request may hold their slot.
+    Cancelled ones are skipped, here and in `mark_computed`: another request may hold their slot.
     """
     for request in group:
         if request.slot != NO_SLOT and not request.is_finished:
@@ -106,13 +105,13 @@ def mark_computing(group: Sequence[NodeRequest], marks: RequestMarks, clock: Clo
 
 
 def mark_computed(
-    group: Sequence[NodeRequest], marks: RequestMarks, began: float, clock: Clock = time.monotonic
+    group: Sequence[NodeRequest], marks: RequestMarks, started: float, clock: Clock = time.monotonic
 ) -> None:
-    """The model has given an answer or raised; `began` is what `begin` returned."""
+    """Mark requests after a model call; `started` is what `mark_computing` returned."""
     for request in group:
         if request.slot != NO_SLOT and not request.is_finished:
             marks[request.slot] = COMPUTED
-    seconds = clock() - began
+    seconds = clock() - started
     for request in group:
         request.infer_seconds += seconds
 
@@ -120,19 +119,19 @@ def mark_computed(
 def record_timing(
     histograms: LatencyHistograms, group: Sequence[NodeRequest], predicted: float, encoded: float
 ) -> None:
-    """Count requests that are answered: their predictions were there, and had become bodies, at these times.
+    """Count answered requests, predicted and encoded at these times.
 
-    `wait` is all the time between parsing and encoding in which the model did not work on the request.
+    The phase `wait` is the time between parsing and encoding in which the model did not compute the request.
     """
-    counted = histograms.cells
-    counted[NODE_CALLS] += 1
-    counted[NODE_LAST] = int(encoded * 1000)
+    cells = histograms.cells
+    cells[NODE_CALLS] += 1
+    cells[NODE_LAST] = int(encoded * 1000)
     if len(group) == 1:
-        counted[NODE_ROWS] += group[0].rows
+        cells[NODE_ROWS] += group[0].rows
         for phase, seconds in enumerate(_phase_seconds(group[0], predicted, encoded)):
             histograms.record(phase, seconds)
         return
-    counted[NODE_ROWS] += sum([request.rows for request in group])
+    cells[NODE_ROWS] += sum([request.rows for request in group])
     parse, wait, infer, encode = range(len(NODE_PHASES))
     histograms.record_all(parse, [request.parsed_at - request.received_at for request in group])
     histograms.record_all(wait, [predicted - request.parsed_at - request.infer_seconds for request in group])
@@ -141,7 +140,7 @@ def record_timing(
 
 
 def server_timing_header(request: NodeRequest, predicted: float, encoded: float) -> Headers:
-    """The same times in milliseconds, as the header `Server-Timing` of the answer."""
+    """The request's phase times in milliseconds, as the header `Server-Timing`."""
     phases = zip(NODE_PHASES, _phase_seconds(request, predicted, encoded), strict=True)
     text = ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in phases)
     return ((b"server-timing", text.encode()),)

@@ -1,4 +1,4 @@
-"""A model in a process of another Python: loaded with that interpreter's libraries, asked over a socket.
+"""The predictor process: loads a model with another Python's libraries and answers over a socket.
 
 One file, standard library only, for Python 3.6 to 3.14: the interpreters that run it have nothing of ours.
 
@@ -67,7 +67,7 @@ Message = Tuple[Dict[str, Any], memoryview]
 class PredictorError(Exception):
     """What the node tells its client or the owner of the model; `kind` says which of them is to blame.
 
-    `raised` is the exception behind it, as `about` has it.
+    `raised` is the exception behind it, as `describe_raised` has it.
     """
 
     def __init__(self, kind: str, text: str, raised: Optional[Dict[str, Any]] = None) -> None:
@@ -85,7 +85,7 @@ def send_message(connection: socket.socket, head: Dict[str, Any], body: Any = b"
 
 
 def encode_message(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memoryview]:
-    """The two parts that are written. Raises Refused for what has no form in JSON."""
+    """The two parts that are written. Raises PredictorError for what has no form in JSON."""
     text = json.dumps(head, default=pack_value).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     view = memoryview(body).cast("B") if len(body) else memoryview(b"")
@@ -93,7 +93,7 @@ def encode_message(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memory
 
 
 def write_message(connection: socket.socket, front: bytes, view: memoryview) -> None:
-    """Send what `encode` has made."""
+    """Send the two parts from `encode_message`."""
     if len(view) < _MAX_COPIED_BYTES:
         connection.sendall(front + bytes(view))
     else:
@@ -159,7 +159,7 @@ def pack_value(value: Any) -> Any:
 
 
 def unpack_value(value: Dict[str, Any]) -> Any:
-    """What `pack` has made, for `json.loads`. What a client has made up stays as it is."""
+    """The inverse of `pack_value`, for `json.loads`. Look-alikes from clients stay as they are."""
     if len(value) != 1 or not (BYTES in value or ARRAY in value):
         return value
     try:
@@ -272,7 +272,7 @@ class PredictorModel:
 
 
 def load_model(wanted: Dict[str, Any]) -> PredictorModel:
-    """Load a model with the libraries that are here. Raises Refused with the reason."""
+    """Load a model with the libraries that are here. Raises PredictorError with the reason."""
     install_old_joblib()
     sys.path[:0] = wanted.get("packages", [])
     with warnings.catch_warnings(record=True) as caught:
@@ -470,7 +470,7 @@ def missing_method_text(file: str, model: Any, method: str, methods: List[str]) 
 
 
 def normalize_rows(result: Any, count: int, method: str) -> Any:
-    """What a method answered, with a row for each of so many instances. Raises Refused.
+    """What a method answered, with a row for each of so many instances. Raises PredictorError.
 
     Several arrays, such as means and deviations or the probabilities of several outputs, become one value of
     each in every row.
@@ -564,7 +564,8 @@ def _wrap_booster(booster: Any) -> PredictorModel:
         return normalize_rows(result, len(rows), "predict")
 
     about = {
-        "owner": "Booster", "parameters": [one for one in list_arguments(booster.predict) or () if one != "data"],
+        "owner": "Booster",
+        "parameters": [one for one in list_arguments(booster.predict) or () if one != "data"],
         "width": width or None, "names": [] if generic else names, "classes": [], "numeric": True,
         "nullable": True, "text": False, "by_name": False, "independent": True, "exact": True,
         "methods": ["predict"],

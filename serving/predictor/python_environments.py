@@ -92,8 +92,8 @@ def _run_command(*command: str) -> None:
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).strip().splitlines()[-_LAST_LINES:])
         raise InvalidArgument(
-            f"The environment could not be built: {' '.join(command[:4])} ... failed. {said} Is a package "
-            "index in reach?"
+            f"The environment could not be built: {' '.join(command[:4])} ... failed. {said} Check "
+            "that a package index is reachable."
         )
 
 

@@ -122,7 +122,7 @@ def test_a_forest_goes_a_proven_way_and_wakes_with_it(server: Server, zoo: Zoo) 
     before = (folder / acceleration_record.RECORD_FILE).stat()
     assert answers(server, name, zoo.rows) == one_by_one(server, name, zoo.rows) == wanted
     assert (folder / acceleration_record.RECORD_FILE).stat() == before
-    assert told_in_log(server, f"predictions go by {told['ranges'][0]['way']}")
+    assert told_in_log(server, f"prediction strategy: by {told['ranges'][0]['way']}")
 
 
 def test_a_damaged_verdict_means_the_plain_path_and_a_new_study(server: Server, zoo: Zoo) -> None:
@@ -173,7 +173,7 @@ def test_a_live_difference_ends_it_for_good(server: Server, zoo: Zoo) -> None:
     assert answers(server, name, row) == [wrong]
     until(lambda: answers(server, name, row) == [right], "the difference is found")
 
-    assert told_in_log(server, "a faster way was wrong for a request, so the plain path serves from now on")
+    assert told_in_log(server, "the accelerated prediction differed from the library's; acceleration is off")
     told = ways(server, name)
     assert told["way"] == "plain"
     assert told["reason"].startswith("A faster way was wrong for a request: ")

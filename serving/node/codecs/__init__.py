@@ -1,6 +1,6 @@
-"""How requests are read and answers are written, one file for each protocol: bytes in, bytes out.
+"""Codecs: request bytes to model inputs, predictions to response bytes; one module per protocol.
 
-A dialect knows no server, no queue and no gateway. What is computed together may have come in several.
+A codec knows no server, no queue and no gateway. One batch may have requests of several codecs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ __all__ = ["Codec", "CodecFactory", "DecodedRequest", "Reply", "RequestMetadata"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a dialect knows of the model: the form it takes, its schema, and a decoder of JSON instances.
-
-    `style` is how AI Platform's answers are written.
-    """
+    """What a codec knows of the model; `answer_style` is for AI Platform's answers."""
 
     runtime: Runtime
     schema: ModelSchema
@@ -38,9 +35,9 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRequest:
-    """What a body says: instances and parameters as `Runtime.predict` takes them.
+    """A decoded body: instances and parameters as `Runtime.predict` takes them.
 
-    `state` is whatever the dialect needs to write the answer.
+    `state` is whatever the codec needs to encode the answer.
     """
 
     instances: Batch
@@ -49,16 +46,16 @@ class DecodedRequest:
 
 
 class Codec(Protocol):
-    """One dialect, for one call: made once for all requests that say the same of themselves."""
+    """Decodes and encodes for one call: all requests with equal `RequestMetadata` share one."""
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """What is to be computed. Raises InvalidInputs, or another ServingError, if it is wrong."""
+        """Decode a body. Raises InvalidInputs or another ServingError."""
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """The answer with these predictions. Raises InvalidOutputs for what the protocol cannot carry."""
+        """Encode an answer. Raises InvalidOutputs for what the protocol cannot express."""
 
     def encode_error(self, error: ServingError) -> Reply:
-        """The answer with an error."""
+        """Encode an error."""
 
 
 class CodecFactory(Protocol):
@@ -68,7 +65,7 @@ class CodecFactory(Protocol):
         """Raises a ServingError for a call that the protocol does not have."""
 
 
-# Where each dialect is; what is not asked for is not imported.
+# Imported at the first request of the protocol.
 CODEC_MODULES: Mapping[Dialect, str] = {
     Dialect.AI_PLATFORM: "serving.node.codecs.ai_platform",
     Dialect.TENSORFLOW: "serving.node.codecs.tensorflow_rest",
@@ -77,25 +74,24 @@ CODEC_MODULES: Mapping[Dialect, str] = {
     Dialect.TENSORFLOW_GRPC: "serving.node.codecs.tensorflow_grpc",
     Dialect.INFERENCE_GRPC: "serving.node.codecs.open_inference_grpc",
 }
-# Readers that are kept: clients may say what they like of themselves.
+# Bounded, since clients choose most fields of the metadata.
 _MAX_CODECS = 256
 
 
 class CodecCache:
-    """The memory."""
+    """Codecs by call, at most _MAX_CODECS."""
 
     def __init__(self, model: ServedModel) -> None:
         self._model = model
         self._codecs: dict[RequestMetadata, Codec] = {}
 
     def get_or_create(self, call: RequestMetadata) -> Codec:
-        """The reader of a call."""
-        reader = self._codecs.get(call)
-        if reader is None:
+        codec = self._codecs.get(call)
+        if codec is None:
             if len(self._codecs) >= _MAX_CODECS:
                 self._codecs.clear()
-            reader = self._codecs[call] = self._create_codec(call)
-        return reader
+            codec = self._codecs[call] = self._create_codec(call)
+        return codec
 
     def _create_codec(self, call: RequestMetadata) -> Codec:
         make: CodecFactory = importlib.import_module(CODEC_MODULES[call.dialect]).create_codec
@@ -106,7 +102,7 @@ class CodecCache:
 
 
 class _RejectingCodec:
-    """The reader of a call that cannot be."""
+    """Answers every request of an impossible call with its error."""
 
     def __init__(self, call: RequestMetadata, error: ServingError) -> None:
         self._call = call

@@ -1,7 +1,7 @@
 """Binary bodies on AI Platform's own route: arrays of numpy, and the Open Inference Protocol's tensors.
 
-What is sent and what is answered are chosen apart, by `Content-Type` and by `Accept`; JSON is either's other
-form. Requests that have it both ways come nowhere near here.
+The formats of request and answer are chosen independently, by `Content-Type` and by `Accept`, and either may
+be JSON. Requests with JSON for both do not use this codec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALL_OUTPUTS = OutputSelection(None, (), binary=True)
 
 
 class AiPlatformCodec:
-    """Reads one type of bodies and writes one."""
+    """Decodes one content type and encodes one."""
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._content_type, self._accept = call.content_type, call.accept
@@ -33,7 +33,6 @@ class AiPlatformCodec:
         self._inference = OpenInferenceRestCodec(call, model)
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """What is to be computed. Raises InvalidInputs."""
         model = self._model
         match self._content_type:
             case "":
@@ -45,28 +44,26 @@ class AiPlatformCodec:
                 return self._inference.decode_request(body)
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """The predictions, or those outputs that were asked for. Raises InvalidOutputs."""
-        wish: OutputSelection = decoded.state or _ALL_OUTPUTS
+        selection: OutputSelection = decoded.state or _ALL_OUTPUTS
         match self._accept:
             case "":
                 return Reply(
-                    200, encode_predictions(_select_outputs(wish, predictions), self._model.answer_style)
+                    200, encode_predictions(_select_outputs(selection, predictions), self._model.answer_style)
                 )
             case media_types.NPY:
                 return Reply(
-                    200, b"".join(to_npy(batch_to_tensors(_select_outputs(wish, predictions)))), (_NPY,)
+                    200, b"".join(to_npy(batch_to_tensors(_select_outputs(selection, predictions)))), (_NPY,)
                 )
             case _:
                 return self._inference.encode_response(
-                    replace(decoded, state=replace(wish, binary=True)), predictions
+                    replace(decoded, state=replace(selection, binary=True)), predictions
                 )
 
     def encode_error(self, error: ServingError) -> Reply:
-        """The error as AI Platform tells it."""
         return render_error(error)
 
     def _input_name(self) -> str:
-        """What the one input of the model is called."""
+        """The name of the model's only input."""
         inputs = find_signature(self._model).inputs
         return inputs[0].name if len(inputs) == 1 else INSTANCES
 
@@ -74,8 +71,8 @@ class AiPlatformCodec:
 create_codec = AiPlatformCodec
 
 
-def _select_outputs(wish: OutputSelection, predictions: Batch) -> Batch:
-    names = [output.name for output in wish.outputs]
+def _select_outputs(selection: OutputSelection, predictions: Batch) -> Batch:
+    names = [output.name for output in selection.outputs]
     match predictions:
         case dict() if names:
             return {name: predictions[name] for name in names}

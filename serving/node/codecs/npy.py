@@ -1,4 +1,4 @@
-"""Arrays as numpy's own files have them (`np.save`), of numbers and texts alone: no pickles, ever.
+"""Arrays in NumPy's file format (`np.save`), of numbers and texts only: pickles are never read.
 
 Source: the format's description in `numpy.lib.format`.
 """
@@ -24,16 +24,16 @@ Array = NDArray[Any]
 _MAGIC = b"\x93NUMPY"
 # By the major version of the format: the bytes that say how long the header is, and its encoding.
 _VERSIONS: Mapping[int, tuple[int, str]] = {1: (2, "latin-1"), 2: (4, "latin-1"), 3: (4, "utf-8")}
-# Of a header; numpy itself reads no longer ones of strangers.
+# numpy's own limit for untrusted files.
 _MAX_HEADER_BYTES = 10_000
-# Headers that are remembered: of most arrays they are like those before.
+# Most requests repeat an earlier header.
 _CACHED_HEADERS = 64
-# Of a size, more than any array has.
+# Digits of a size; no array has one with more.
 _MAX_DIGITS = 19
-# What texts may take as an array, in bytes, and how many times as much as they have: each takes the place of
-# the longest.
+# Limits of an array of texts, in bytes and as a multiple of the texts themselves: each is padded to the
+# longest.
 _MAX_PADDED_BYTES, _MAX_PADDING_FACTOR = 64 << 20, 16
-# Arrays begin at multiples of so many bytes.
+# Arrays begin at multiples of this many bytes.
 _ALIGNMENT = 64
 
 _ENTRY = re.compile(
@@ -46,9 +46,9 @@ _DTYPE = re.compile(r"[<>|=]?([biufcSU]\d{1,9})")
 
 
 def from_npy(body: Body) -> Array:
-    """The array of a file: a view of its bytes where they are as this machine has them, texts as bytes.
+    """The array of a file: a view of its bytes in native byte order, else a copy; texts as bytes objects.
 
-    Raises InvalidInputs for everything that it can be instead.
+    Raises InvalidInputs.
     """
     header, encoding, begin = _split_header(body)
     dtype, in_columns, shape = _parse_header(header, encoding)
@@ -73,10 +73,9 @@ def from_npy(body: Body) -> Array:
 
 
 def to_npy(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
-    """The parts of a file with one array. Several of them become one of records, with a field for each.
+    """The parts of a file with one array; several tensors become one record array with a field for each.
 
-    Texts (arrays of objects, each of them bytes) have their own types in numpy. Raises InvalidOutputs for
-    what a file cannot hold.
+    Raises InvalidOutputs for what a file cannot hold.
     """
     arrays = {name: _to_storable(name, array) for name, array in tensors.items()}
     if len(arrays) == 1:
@@ -110,15 +109,15 @@ def _split_header(body: Body) -> tuple[bytes, str, int]:
     length = int.from_bytes(body[begin - lengths : begin], "little")
     if length > _MAX_HEADER_BYTES or begin + length > len(body):
         raise InvalidInputs(
-            f"The array in the request body has a header of {length} bytes; it can have {_MAX_HEADER_BYTES} at most, "
-            f"and the body has {len(body)}."
+            f"The array in the request body has a header of {length} bytes; it can have {_MAX_HEADER_BYTES} "
+            f"at most, and the body has {len(body)}."
         )
     return bytes(body[begin : begin + length]), encoding, begin + length
 
 
 @lru_cache(_CACHED_HEADERS)
 def _parse_header(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
-    """The type, whether columns are together instead of rows, and the shape."""
+    """The type, whether the order is Fortran's, and the shape."""
     text = header.decode(encoding, errors="replace").strip()
     if _RECORDS.search(text):
         raise _unsupported_array("records")
@@ -163,7 +162,7 @@ def _unsupported_array(what: str) -> InvalidInputs:
 
 
 def _encode_texts(array: Array) -> Array:
-    """Texts as bytes. numpy keeps them as numbers, of which not all are letters."""
+    """Texts as UTF-8 bytes objects. Raises InvalidInputs for what is not valid Unicode."""
     codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
     if codes.size and codes.max() > sys.maxunicode:
         raise _invalid_text(f"{codes.max()} is no code point")
@@ -176,7 +175,7 @@ def _encode_texts(array: Array) -> Array:
 
 
 def _invalid_text(problem: str) -> InvalidInputs:
-    return InvalidInputs(f"The array in the request body has a text that is none: {problem}.")
+    return InvalidInputs(f"The array in the request body has a string that is not valid Unicode: {problem}.")
 
 
 # ---- writing
@@ -194,7 +193,7 @@ def _to_storable(name: str, array: Array) -> Array:
 
 
 def _texts_to_numpy(name: str, array: Array) -> Array:
-    """Texts in numpy's type of texts, or that of bytes where they are none."""
+    """Texts as numpy strings, or as numpy bytes if they are not UTF-8."""
     values: list[bytes] = array.reshape(-1).tolist()
     if any(value.endswith(b"\0") for value in values):
         raise InvalidOutputs(

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol asks for, over REST as over gRPC."""
+"""What the Open Inference Protocol's REST and gRPC codecs share."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def parse_binary_size(name: str, parameters: Parameters) -> int | None:
 def parse_requested_output(name: str, parameters: Parameters) -> RequestedOutput:
     """An output that is asked for. Raises InvalidInputs."""
     if _SHARED_MEMORY in parameters:
-        raise InvalidInputs(f"Output {name} is wanted in shared memory, to which this server does not write.")
+        raise InvalidInputs(
+            f"Output {name} is requested in shared memory, to which this server does not write."
+        )
     if parameters.get(_CLASSIFICATION):
         raise InvalidInputs(
             f'Output {name}: "{_CLASSIFICATION}" is not offered; ask for the scores themselves.'

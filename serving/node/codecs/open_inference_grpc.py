@@ -113,7 +113,7 @@ def _read_raw_inputs(request: Any) -> dict[str, NDArray[Any]]:
     raws = request.raw_input_contents
     if len(raws) != len(request.inputs):
         raise InvalidInputs(
-            f"There are {len(request.inputs)} inputs, but {len(raws)} raw_input_contents: of each its own."
+            f"There are {len(request.inputs)} inputs, but {len(raws)} raw_input_contents: send one per input."
         )
     tensors: dict[str, NDArray[Any]] = {}
     for one, raw in zip(request.inputs, raws, strict=True):
@@ -134,7 +134,7 @@ def _read_listed_inputs(request: Any) -> dict[str, NDArray[Any]]:
 def _add_tensor(tensors: dict[str, NDArray[Any]], one: Any, tensor: NDArray[Any]) -> None:
     if one.name in tensors:
         raise InvalidInputs(f"There are two inputs {one.name}.")
-    parse_binary_size(one.name, _read_parameters(one.parameters))  # says no to shared memory
+    parse_binary_size(one.name, _read_parameters(one.parameters))  # raises for shared memory
     tensors[one.name] = tensor
 
 

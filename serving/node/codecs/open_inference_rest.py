@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over REST: JSON, with tensors as bytes behind it where a client likes."""
+"""The Open Inference Protocol over REST: JSON, optionally followed by tensors as bytes."""
 
 from __future__ import annotations
 
@@ -260,7 +260,8 @@ def _encode_texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     unfit = next((value for value in values if not isinstance(value, str)), None)
     if unfit is not None or None in values:
         raise InvalidInputs(
-            f"Input {one.name} is of type BYTES and takes strings; among its data is {describe_json_type(unfit)}."
+            f"Input {one.name} is of type BYTES and takes strings; among its data is "
+            f"{describe_json_type(unfit)}."
         )
     texts = np.empty(array.shape, object)
     texts.reshape(-1)[:] = [value.encode() for value in values]

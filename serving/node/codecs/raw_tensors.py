@@ -1,7 +1,4 @@
-"""Tensors as the bytes that the Open Inference Protocol has for them: little-endian and row by row.
-
-A text is behind its length, which takes four bytes.
-"""
+"""Tensors as the Open Inference Protocol's raw bytes: little-endian, row-major, texts after their lengths."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from serving.runtimes.input_conversion import MAX_DIMENSIONS
 
 Buffer = bytes | bytearray | memoryview
 
-# Of the length of a text.
+# Bytes of a text's length prefix.
 _LENGTH_BYTES = 4
-# Numpy has no arrays whose other sizes come to much more, also where one is zero.
+# numpy refuses larger products of the non-zero sizes, also for empty arrays.
 _MAX_SIZE = 1 << 48
 
 
@@ -36,13 +33,13 @@ def from_raw(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> ND
             f"{size * dtype.itemsize}."
         )
     array: NDArray[Any] = np.frombuffer(data, dtype).reshape(shape)
-    if datatype == BF16 and dtype.kind == "u":  # the upper halves of numbers of four bytes
+    if datatype == BF16 and dtype.kind == "u":  # the upper halves of float32 numbers
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array
 
 
 def to_raw(name: str, array: NDArray[Any]) -> Buffer:
-    """The bytes of an output, of numbers without a copy where they stand in order. Raises InvalidOutputs."""
+    """The bytes of an output, of contiguous numbers without a copy. Raises InvalidOutputs."""
     datatype = output_datatype(name, array)
     if datatype == BYTES:
         return b"".join(
@@ -63,7 +60,9 @@ def count_elements(name: str, datatype: str, shape: Sequence[int]) -> int:
             f"{MAX_DIMENSIONS} sizes, none of them negative."
         )
     if 0 in shape and math.prod(size or 1 for size in shape) > _MAX_SIZE:
-        raise InvalidInputs(f"Input {name} has the shape {list(shape)}, which is too large even for nothing.")
+        raise InvalidInputs(
+            f"Input {name} has the shape {list(shape)}: no elements, and its other sizes are too large."
+        )
     return math.prod(shape)
 
 

@@ -1,7 +1,6 @@
-"""Between tensors by name, as other people's protocols have them, and what a model takes and answers.
+"""Converts between tensors by name, as in the protocols, and the inputs and predictions of a model.
 
-Texts are arrays of objects, each of them bytes. Numbers become wider where that loses nothing, and never
-narrower.
+Texts are object arrays of bytes. Numbers are only widened, without loss.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ from serving.runtimes.schema_inference import COLUMN_PREFIX, INSTANCES, PREDICTI
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = dict[str, Any]
 
-# Inputs of a request, and outputs, and the parameters of all: to look at more would keep a node busy for
-# seconds.
+# Limits of a request's inputs, outputs and parameters: more would keep a node busy for seconds.
 MAX_INPUTS = 1 << 14
 _MAX_PARAMETERS = 4 * MAX_INPUTS
-# What the sizes of a tensor without elements may come to: lists of nothing take memory too, and there is no
-# end to how many of them a few bytes can tell of.
+# The largest product of the non-zero sizes of an empty tensor: nested empty lists take memory too, and a few
+# bytes can declare any number of them.
 _MAX_EMPTY_SIZE = 1 << 20
 
 _INT64, _UINT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
@@ -53,7 +51,8 @@ def tensors_to_batch(model: ServedModel, tensors: Arrays, signature: str = "") -
     for name, tensor in tensors.items():
         if not tensor.size and math.prod(size or 1 for size in tensor.shape) > _MAX_EMPTY_SIZE:
             raise InvalidInputs(
-                f"Input {name} has the shape {_format_shape(tensor.shape)}, which is too large even for nothing."
+                f"Input {name} has the shape {_format_shape(tensor.shape)}: no elements, and its other sizes "
+                "are too large."
             )
     if model.runtime.framework == "TENSORFLOW":
         return _fit_to_signature(model, tensors, signature)

@@ -322,7 +322,7 @@ class ClassifyCodec(_ExamplesCodec):
 
 
 class RegressCodec(_ExamplesCodec):
-    """A number each."""
+    """One value per example."""
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """For each example its value."""
@@ -337,7 +337,8 @@ def _signature_name(fields: Fields) -> str:
     name = fields.get(SIGNATURE_NAME, "")
     if not isinstance(name, str):
         raise InvalidInputs(
-            f"JSON Value: {shorten_json(name)} not formatted correctly. 'signature_name' key must be a string value."
+            f"JSON Value: {shorten_json(name)} not formatted correctly. 'signature_name' key must be a "
+            "string value."
         )
     return name
 

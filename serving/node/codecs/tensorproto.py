@@ -80,7 +80,7 @@ def decode_tensors(
 ) -> dict[str, NDArray[Any]]:
     """Tensors by name as arrays; texts are objects, each of them bytes. `lifted` has contents left in a body.
 
-    Raises InvalidInputs that names the tensor. What is allocated is in the message, but for `MAX_FILLED_BYTES` bytes.
+    Raises InvalidInputs that names the tensor. Allocates at most `MAX_FILLED_BYTES` beyond the message.
     """
     arrays: dict[str, NDArray[Any]] = {}
     room = MAX_FILLED_BYTES
@@ -133,8 +133,8 @@ def _unpack_content(kind: _ElementType, content: bytes | memoryview, shape: Shap
     size = 2 if dtype is None else dtype.itemsize
     if len(content) != count * size:
         raise ValueError(
-            f"tensor_content has {len(content)} bytes; {count} elements of {_element_type_name(kind)}, which its shape "
-            f"{list(shape)} takes, have {count * size}."
+            f"tensor_content has {len(content)} bytes; {count} elements of {_element_type_name(kind)}, which "
+            f"its shape {list(shape)} takes, have {count * size}."
         )
     if dtype is None:
         return _widen_bfloat16(np.frombuffer(content, "<u2"))
@@ -244,7 +244,7 @@ def _element_type_name(kind: _ElementType) -> str:
 
 def _type_name(number: int) -> str:
     found = _DATA_TYPES.values_by_number.get(number)
-    return f"{number}, which nobody knows" if found is None else str(found.name)
+    return f"{number}, an unknown type" if found is None else str(found.name)
 
 
 # ---- writing

@@ -2,7 +2,7 @@
 
     {"instances": [...], "parameters": {"output_margin": true}}
 
-What AI Platform's clients would have put beside the instances stands in an object there; both are taken.
+AI Platform has these arguments at the top level; both forms are accepted.
 """
 
 from __future__ import annotations
@@ -27,22 +27,19 @@ def create_codec(_: RequestMetadata, model: ServedModel) -> VertexCodec:
 
 
 class VertexCodec:
-    """Reads and writes for one model."""
+    """Decodes and encodes for one model."""
 
     def __init__(self, model: ServedModel) -> None:
         self._model = model
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """What is to be computed. Raises InvalidInputs."""
         instances, fields = self._model.decoder.decode(body, self._form)
         return DecodedRequest(instances, merge_parameters(fields))
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """AI Platform's answer. Raises InvalidOutputs for what JSON cannot carry."""
         return Reply(200, encode_predictions(predictions, self._model.answer_style))
 
     def encode_error(self, error: ServingError) -> Reply:
-        """AI Platform's answer with an error."""
         return render_error(error, Dialect.VERTEX)
 
     def _form(self, fields: Mapping[str, Any]) -> InputFormat:
@@ -50,9 +47,9 @@ class VertexCodec:
 
 
 def merge_parameters(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments in the fields of a body, its instances left out: those in `parameters`, and all others.
+    """Merge the arguments in `parameters` with those at the top level of a body.
 
-    Raises InvalidInputs for parameters that are no object, and for an argument that is there twice.
+    Raises InvalidInputs for parameters that are no object, and for an argument in both places.
     """
     if _PARAMETERS not in fields:
         return fields
@@ -65,5 +62,7 @@ def merge_parameters(fields: Mapping[str, Any]) -> Mapping[str, Any]:
             f'"parameters" must be an object of arguments by name; it is {describe_json_type(inner)}.'
         )
     if twice := sorted(inner.keys() & outer):
-        raise InvalidInputs(f'{twice} are in "parameters" and beside it. Give each argument once.')
+        raise InvalidInputs(
+            f'{twice} are both in "parameters" and at the top level. Give each argument once.'
+        )
     return {**outer, **inner}

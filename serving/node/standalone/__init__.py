@@ -1,0 +1,1 @@
+"""A node without a gateway, which clients ask directly."""

@@ -1,4 +1,4 @@
-"""Ends a node alone whose model does not come back from a call: it could answer nothing more."""
+"""Ends a standalone node whose model call hangs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CHECK_INTERVAL = 0.5
 def start_call_watchdog(call_mark: CallMark, call_timeout: float) -> None:
     """End this process with exit code 1 once a call takes more than that many seconds (infinity: never).
 
-    It is watched from a thread, for the event loop may be what computes. Compiled code that keeps all other
-    threads waiting keeps this one waiting too; then the node does not answer for its health either.
+    A thread watches, since the event loop may be what computes. Compiled code that holds the GIL blocks this
+    thread too; then the node's health checks fail as well.
     """
     if math.isfinite(call_timeout):
         limits = HangLimits(call=call_timeout, silent=math.inf)
@@ -33,13 +33,13 @@ def start_call_watchdog(call_mark: CallMark, call_timeout: float) -> None:
 
 
 def _watch_calls(call_mark: CallMark, limits: HangLimits) -> None:
-    standstill, looked_at = StallTimes(), time.monotonic()
-    while not (reason := describe_hang(standstill, limits)):
+    stall, checked_at = StallTimes(), time.monotonic()
+    while not (reason := describe_hang(stall, limits)):
         time.sleep(_CHECK_INTERVAL)
         now = time.monotonic()
-        # This process, or the whole machine, may have been stopped meanwhile.
-        seconds, looked_at = min(now - looked_at, 2 * _CHECK_INTERVAL), now
-        standstill = update_stall(standstill, LivenessReading(call=call_mark.current_call), seconds)
+        # Capped, since this process or the whole machine may have been suspended.
+        seconds, checked_at = min(now - checked_at, 2 * _CHECK_INTERVAL), now
+        stall = update_stall(stall, LivenessReading(call=call_mark.current_call), seconds)
     logger.critical("The node ends: %s. This is what its threads do:", reason)
     faulthandler.dump_traceback(sys.stderr)
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Questions over gRPC to a node alone: about one version, which answers for any name.
+"""gRPC metadata calls of a standalone node: its one version answers for any name.
 
 Imported only where gRPC is switched on (setting `grpc_port`).
 """
@@ -22,25 +22,24 @@ from serving.transport.grpc_server.metadata_service import answer_metadata_call
 
 
 class StandaloneMetadataService:
-    """Answers what is asked about the model and the node."""
+    """Answers metadata calls about the model and the node."""
 
     def __init__(self, node: ServingNode) -> None:
         self._node = node
 
     async def __call__(self, call: GrpcCall) -> Reply:
-        """The answer to one."""
         try:
             spec = call.head.read_model_spec() if call.rpc.has_model_name else None
-            about = _NodeModelInfo(self._node, _version_id((spec and spec.version) or DEFAULT_VERSION))
+            info = _NodeModelInfo(self._node, _version_id((spec and spec.version) or DEFAULT_VERSION))
             model = "" if spec is None else spec.model
-            return Reply(200, await answer_metadata_call(call.rpc, call.body, model, about))
+            return Reply(200, await answer_metadata_call(call.rpc, call.body, model, info))
         except ServingError as error:
             return render_error(error, call.rpc.dialect)
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeModelInfo:
-    """What the node knows of itself, as `version`."""
+    """The node's model, as this version."""
 
     node: ServingNode
     version: str
@@ -71,5 +70,5 @@ class _NodeModelInfo:
 
 
 def _version_id(version: str) -> str:
-    """The id of a version by what a client calls it: a number is that of an id."""
+    """The id of a version by a client's name for it: the number 3 stands for v3."""
     return f"v{version}" if version.isdigit() else version

@@ -1,4 +1,4 @@
-"""What a node alone says of its routes in `/openapi.json`."""
+"""The OpenAPI document of a standalone node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serving.openapi.document import (
 
 Json = dict[str, Any]
 
-# One of the names that its model answers to, for examples.
+# One of the names that its model answers to, for the examples.
 PROJECT = "local"
 NAME = f"projects/{PROJECT}/models/model/versions/v1"
 
@@ -71,35 +71,36 @@ _INFERENCE_PATHS: tuple[tuple[str, str], ...] = (
 def build_node_document(schema: ModelSchema | None, *, legacy_model_errors: bool) -> Json:
     """The document; `schema` is None while the model is being loaded.
 
-    `old_errors` says whether errors of the model are told as AI Platform did.
+    `legacy_model_errors`: errors of the model have AI Platform's form.
     """
     paths: dict[str, Json] = {}
     counted: Counter[str] = Counter()
     for name, verb, path, operation in _list_operations(schema):
-        told = _without_auth_errors(operation).to_json(
+        described = _without_auth_errors(operation).to_json(
             f"{name}.{counted[name]}" if counted[name] else name, path
         )
         if legacy_model_errors and name == _PREDICT:
-            told = prediction_operations.with_legacy_errors(told)
-        paths[to_path_template(path)] = {verb: told}
+            described = prediction_operations.with_legacy_errors(described)
+        paths[to_path_template(path)] = {verb: described}
         counted[name] += 1
     if schema is not None:
-        told = _without_auth_errors(
+        described = _without_auth_errors(
             prediction_operations.build_predict_operation(schema, "the model")
         ).to_json("predict", "")
-        about = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
-        told = prediction_operations.with_example(told, schema)
-        told = prediction_operations.with_legacy_errors(told) if legacy_model_errors else told
-        paths[f"/v1/{NAME}:predict"] = {"post": {**told, **about}}
-    found = build_document(
+        extensions = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
+        described = prediction_operations.with_example(described, schema)
+        if legacy_model_errors:
+            described = prediction_operations.with_legacy_errors(described)
+        paths[f"/v1/{NAME}:predict"] = {"post": {**described, **extensions}}
+    document = build_document(
         "Pilotlight node", _DESCRIPTION, paths, prediction_operations.COMPONENTS, tokens=False
     )
-    found["info"]["x-default-project"] = PROJECT
-    return found
+    document["info"]["x-default-project"] = PROJECT
+    return document
 
 
 def _without_auth_errors(operation: OpenApiOperation) -> OpenApiOperation:
-    """A node alone knows no tokens."""
+    """A standalone node checks no tokens."""
     refusals = tuple(status for status in operation.refusals if status not in (401, 403))
     return replace(operation, refusals=refusals)
 
@@ -115,22 +116,22 @@ def _list_operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str
     )
     for version in ("", "/versions/{version}"):
         yield _PREDICT, "post", f"{_MODEL}{version}:predict", predict
-    told = prediction_operations.OPERATIONS_BY_METHOD
+    operations = prediction_operations.OPERATIONS_BY_METHOD
     for version in ("", "/versions/{version}", "/labels/{label}"):
         for verb in ("Predict", "Classify", "Regress"):
             name = f"{_TENSORFLOW}PredictionService.{verb}"
-            yield name, "post", f"/v1/models/{{model}}{version}:{verb.lower()}", told[name]
+            yield name, "post", f"/v1/models/{{model}}{version}:{verb.lower()}", operations[name]
         for name, suffix in _TENSORFLOW_PATHS:
-            yield name, "get", f"/v1/models/{{model}}{version}{suffix}", told[name]
+            yield name, "get", f"/v1/models/{{model}}{version}{suffix}", operations[name]
     for verb, path in (
         ("ServerMetadata", ""),
         ("ServerLive", "/health/live"),
         ("ServerReady", "/health/ready"),
     ):
-        yield f"{_INFERENCE}{verb}", "get", f"/v2{path}", told[f"{_INFERENCE}{verb}"]
+        yield f"{_INFERENCE}{verb}", "get", f"/v2{path}", operations[f"{_INFERENCE}{verb}"]
     for model in ("{model}", "projects/{project}/models/{model}"):
         for version in ("", "/versions/{version}"):
             for name, suffix in _INFERENCE_PATHS:
-                yield name, "get", f"/v2/models/{model}{version}{suffix}", told[name]
+                yield name, "get", f"/v2/models/{model}{version}{suffix}", operations[name]
             name = f"{_INFERENCE}ModelInfer"
-            yield name, "post", f"/v2/models/{model}{version}/infer", told[name]
+            yield name, "post", f"/v2/models/{model}{version}/infer", operations[name]

@@ -1,4 +1,4 @@
-"""Predictions of a node alone, which clients ask for themselves; for everything else it has routes."""
+"""Predictions of a standalone node, for HTTP and gRPC; all other requests go to its routes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _VERTEX = RequestMetadata(Dialect.VERTEX)
 
 
 class _ClientRequest(NodeRequest):
-    """A request of a client."""
-
     __slots__ = ("_exchange",)
 
     def __init__(self, exchange: PredictionRequest, *, wants_timing: bool) -> None:
@@ -36,18 +34,18 @@ class _ClientRequest(NodeRequest):
 
 
 class PredictorProvider(Protocol):
-    """What has a predictor, None while the model is being loaded."""
+    """Has a predictor; None while the model is being loaded."""
 
     @property
     def predictor(self) -> Predictor | None:
-        """What answers."""
+        """The predictor, once the model is loaded."""
 
 
 class StandalonePredictionHandler:
     """Answers predictions of clients.
 
-    `connections` tells how many are open: with one, no request can arrive while another is worked on.
-    `route` is one more path that takes them, as Vertex AI's containers have it; "" for none.
+    `connections` returns how many are open: with one, no request can arrive while another is computed.
+    `route` is one more path for predictions, as in Vertex AI's containers; "" for none.
     """
 
     def __init__(
@@ -71,18 +69,16 @@ class StandalonePredictionHandler:
         return known or (path == self._route and method == "POST")
 
     def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
-        """Answer with an error."""
         exchange.respond_error(error)
 
     def on_request_head(self, exchange: PredictionRequest) -> None:
-        """Refuse what can be refused without its body."""
+        """Answer with an error where the body is not needed for that."""
         try:
             self._check_head(exchange)
         except ServingError as error:
             exchange.respond_error(error)
 
     def on_request_complete(self, exchange: PredictionRequest) -> None:
-        """Predict."""
         try:
             if len(exchange.body) > self.max_body_bytes:
                 raise body_too_large(self.max_body_bytes)
@@ -107,9 +103,13 @@ class StandalonePredictionHandler:
         predictor = self._node.predictor
         if predictor is None:
             raise model_loading_error()
-        head, heeded = exchange.head, exchange.head.prediction_headers
-        request = _ClientRequest(exchange, wants_timing=heeded.get(WANTS_TIMING_HEADER) == _TRUE)
-        timeout = self._timeout if TIMEOUT not in heeded else _parse_timeout(heeded[TIMEOUT])
+        head, prediction_headers = exchange.head, exchange.head.prediction_headers
+        request = _ClientRequest(exchange, wants_timing=prediction_headers.get(WANTS_TIMING_HEADER) == _TRUE)
+        timeout = (
+            self._timeout
+            if TIMEOUT not in prediction_headers
+            else _parse_timeout(prediction_headers[TIMEOUT])
+        )
         predictor.predict(
             request, exchange.body, timeout, idle_fast_path=self._connections() < 2, call=head.handler_cache
         )
@@ -119,11 +119,11 @@ class StandalonePredictionHandler:
 
 
 def _resolve_call(head: RequestHead, route: str) -> RequestMetadata:
-    """The call of a request; whatever version it asks for, this one answers."""
-    asked = head.prediction_path
-    if asked is not None:
+    """The call of a request, which may name any version."""
+    path = head.prediction_path
+    if path is not None:
         return parse_request_metadata(
-            asked, head.prediction_headers, format_version(asked.version or DEFAULT_VERSION)
+            path, head.prediction_headers, format_version(path.version or DEFAULT_VERSION)
         )
     if head.path != route:
         raise unknown_path_error(head.method, head.path)

@@ -1,4 +1,4 @@
-"""What a node alone answers over HTTP besides predictions: health, and what it serves, in every protocol."""
+"""The HTTP routes of a standalone node besides predictions: health and metadata in every protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from serving.protocols.errors import render_error
 from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
 from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
 
-# What the version is called where nobody names one: a node knows no other name for what it serves.
+# The version in answers to requests that name none.
 DEFAULT_VERSION = "1"
 
 _NOT_READY = 503
@@ -57,12 +57,10 @@ def create_app(node: ServingNode, health_route: str = "") -> Starlette:
 
 
 def model_loading_error() -> Unavailable:
-    """The error while the model is not there yet."""
     return Unavailable("The model is being loaded.", retry_after=1)
 
 
 def unknown_path_error(method: str, path: str) -> ServingError:
-    """The error for a path that is none."""
     return path_not_found_error(
         method,
         path,
@@ -73,7 +71,7 @@ def unknown_path_error(method: str, path: str) -> ServingError:
     )
 
 
-# ---- our own
+# ---- Pilotlight's own
 
 
 async def _get_liveness(_: Request) -> Response:
@@ -178,7 +176,7 @@ _ROUTES = (
 )
 
 
-# ---- what they stand on
+# ---- shared by the routes
 
 
 def _current_node(request: Request) -> ServingNode:
@@ -191,7 +189,7 @@ def _is_ready(request: Request) -> bool:
 
 
 def _require_schema(request: Request) -> ModelSchema:
-    """What the model takes and answers. Raises Unavailable while it is being loaded."""
+    """The model's schema. Raises Unavailable while it is being loaded."""
     node = _current_node(request)
     if node.predictor is None or node.schema is None:
         raise model_loading_error()
@@ -199,18 +197,18 @@ def _require_schema(request: Request) -> ModelSchema:
 
 
 def _schema_with_bare_answers(request: Request) -> ModelSchema:
-    """The same as AI Platform's clients see it."""
+    """The schema with bare answers where the setting says so."""
     return for_ai_platform(_require_schema(request), bare=_current_node(request).has_bare_answers)
 
 
 def _requested_model(request: Request) -> str:
-    """What the client calls the model: all names are those of this one."""
+    """The model's name in the request; any name will do."""
     model: str = request.path_params["model"]
     return model
 
 
 def _version_status(request: Request) -> VersionStatus:
-    """How it stands with the version, whatever the client calls it."""
+    """The version's state, under the version in the request."""
     state = ServableState.AVAILABLE if _is_ready(request) else ServableState.LOADING
     return VersionStatus(request.path_params.get("version", DEFAULT_VERSION), state)
 
@@ -233,5 +231,5 @@ async def _handle_serving_error(request: Request, error: Exception) -> Response:
 
 def _error_response(request: Request, error: ServingError) -> Response:
     status, body, headers = render_error(error, detect_dialect(request.scope["path"]))
-    told = {name.decode(): value.decode() for name, value in headers}
-    return Response(body, status, {"content-type": "application/json", **told})
+    text_headers = {name.decode(): value.decode() for name, value in headers}
+    return Response(body, status, {"content-type": "application/json", **text_headers})

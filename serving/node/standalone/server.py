@@ -1,4 +1,4 @@
-"""Runs one node without a gateway, for clients over HTTP, until it is told to stop."""
+"""Runs one node without a gateway, for clients over HTTP and gRPC, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from serving.transport.grpc_startup import bind_grpc_server
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.transport.grpc_server.server import MetadataHandler
 
-# How often all that clients ask is practised: Python has made functions fast by then. Models that take long
-# are asked less: what is practised is a small part of their answer.
+# Rounds of warm-up, by which CPython has specialised the functions, and their limit in seconds: slow models
+# get fewer rounds, since decoding and encoding are a small part of their latency.
 _WARMUP_ROUNDS, _WARMUP_SECONDS = 20, 0.25
-# Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
-# for short calls; of longer ones the rest is made while the node serves.
+# Seconds that the batch-equivalence check may delay readiness: enough for models with short calls. The rest
+# runs while the node serves.
 _BATCH_CHECK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _WarmupTarget:
-    """What clients do not see of a node."""
+    """Provides the predictor of a node that is not ready yet."""
 
     predictor: Predictor
 
@@ -55,7 +55,6 @@ async def serve_standalone(
 ) -> int:
     """Serve until SIGTERM (exit code 0), or until it cannot start or go on (exit code 1).
 
-    There is no board to mark, and nothing is counted. `acceleration` has the model's faster ways, if any.
     `announce` is called with the address of gRPC, if that is switched on.
     """
     failed = asyncio.Event()
@@ -134,12 +133,12 @@ def _make_metadata_service(node: ServingNode) -> MetadataHandler:
 
 
 async def _warm_up_grpc(
-    handler: StandalonePredictionHandler, tell: MetadataHandler, schema: ModelSchema, settings: NodeConfig
+    handler: StandalonePredictionHandler, metadata: MetadataHandler, schema: ModelSchema, settings: NodeConfig
 ) -> None:
     from serving.node.warmup.grpc_warmup import make_grpc_examples  # noqa: PLC0415
     from serving.transport.grpc_server.server import GrpcServer  # noqa: PLC0415
     from serving.transport.grpc_server.warmup import warm_up_server  # noqa: PLC0415  only where gRPC is switched on
 
-    asked = [(question.call, question.body) for question in make_grpc_examples(schema)]
-    server = GrpcServer(handler, tell, settings, most_connections=1)
-    await warm_up_server(server, asked * _WARMUP_ROUNDS, _WARMUP_SECONDS)
+    calls = [(example.call, example.body) for example in make_grpc_examples(schema)]
+    server = GrpcServer(handler, metadata, settings, most_connections=1)
+    await warm_up_server(server, calls * _WARMUP_ROUNDS, _WARMUP_SECONDS)

@@ -1,0 +1,1 @@
+"""Warm-up of a node: requests to itself before the first client's."""

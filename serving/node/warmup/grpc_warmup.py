@@ -1,4 +1,4 @@
-"""What a node asks itself as its clients over gRPC do; see `serving.node.warmup.protocol_warmup`.
+"""The warm-up requests of `serving.node.warmup.protocol_warmup` over gRPC.
 
 Imported only where gRPC is switched on (setting `grpc_port`).
 """
@@ -24,7 +24,7 @@ _INPUTS = 2
 
 
 def make_grpc_examples(schema: ModelSchema) -> Iterator[ExampleRequest]:
-    """The example of a schema in each protocol over gRPC; none where there is none."""
+    """The example of a schema in each protocol over gRPC; nothing if it has none."""
     tensors = {} if schema.example is None else make_example_tensors(schema)
     if not tensors:
         return

@@ -1,8 +1,7 @@
-"""What a node asks itself before anybody else does: its own example, in every protocol.
+"""Warm-up requests in every protocol, sent before the node is ready.
 
-Modules are imported on the first request that needs them, buffers are made, and Python makes a function fast
-once it has been called some times: who came first would wait for all of it. The model has been warmed by
-then; what is practised here is how requests are read and answered.
+The first requests would wait for imports, buffers, and functions that CPython has not specialised yet. The
+model itself is warm by then; this warms up how requests are decoded and answers are encoded.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from serving.runtimes.datatypes import BYTES, datatype_of, dtype_of
 from serving.runtimes.instance_batch import Batch
 
 EXAMPLE_MODEL = "model"
-"""What the model is called in practice."""
+"""The model's name in warm-up requests."""
 
 _AI_PLATFORM = f"/v1/projects/local/models/{EXAMPLE_MODEL}:predict"
 _TENSORFLOW = f"/v1/models/{EXAMPLE_MODEL}:predict"
@@ -38,7 +37,7 @@ _INFERENCE = f"/v2/models/{EXAMPLE_MODEL}/infer"
 
 
 class ExampleRequest(NamedTuple):
-    """A request: its call and its body; over HTTP its path, "" for gRPC, and its headers too."""
+    """A request: its call and its body; over HTTP its path (for gRPC "") and its headers."""
 
     call: RequestMetadata
     body: bytes
@@ -47,7 +46,7 @@ class ExampleRequest(NamedTuple):
 
 
 class _DiscardedRequest(NodeRequest):
-    """A request whose answer is of no interest."""
+    """A request whose answer is discarded."""
 
     __slots__ = ("_answered",)
 
@@ -61,7 +60,7 @@ class _DiscardedRequest(NodeRequest):
 
 
 class StubRuntime:
-    """A model to practise with in place of a user's, which may remember what it was asked."""
+    """Takes the place of user code in the warm-up, which may keep state."""
 
     framework = "CUSTOM"
     mergeable = False
@@ -69,22 +68,18 @@ class StubRuntime:
     warnings: tuple[str, ...] = ()
 
     def input_format(self, _: Mapping[str, Any]) -> RowsFormat:
-        """Plain values."""
         return RowsFormat()
 
     def predict(self, instances: Any, /, **_: Any) -> Batch:
-        """A number each."""
         return [1.0] * len(instances)
 
     def make_synthetic_rows(self, _: int) -> None:
-        """None."""
+        return None
 
     def warmup_requests(self) -> tuple[()]:
-        """None."""
         return ()
 
     def infer_schema(self, _: Sequence[Any] = ()) -> ModelSchema:
-        """One input, one output."""
         rows, numbers = TensorSpec("instances", "FP64", (-1, 2)), TensorSpec("predictions", "FP64", (-1,))
         return ModelSchema(
             "custom",
@@ -98,9 +93,9 @@ class StubRuntime:
 async def warm_up_predictor(
     predictor: Predictor, requests: Sequence[ExampleRequest], rounds: int, seconds: float
 ) -> None:
-    """Ask all, so many times, for at most so many seconds; what is under way then is given up.
+    """Predict all requests so many times, for at most so many seconds; then the current one is cancelled.
 
-    What a request is answered makes no difference: an example may not do in every protocol.
+    Errors are ignored: not every example can be expressed in every protocol.
     """
     if not requests:
         return
@@ -108,22 +103,20 @@ async def warm_up_predictor(
     try:
         async with asyncio.timeout(seconds):
             for _ in range(rounds):
-                for question in requests:
+                for example in requests:
                     answered: asyncio.Future[None] = loop.create_future()
                     request = _DiscardedRequest(answered)
-                    predictor.predict(
-                        request, question.body, seconds, idle_fast_path=True, call=question.call
-                    )
+                    predictor.predict(request, example.body, seconds, idle_fast_path=True, call=example.call)
                     if not request.is_finished:
                         predictor.start_now()
                         await answered
-                await asyncio.sleep(0)  # whoever asks for its health meanwhile gets an answer
+                await asyncio.sleep(0)  # health checks are answered meanwhile
     except TimeoutError:
         predictor.cancel_request(request)
 
 
 def make_http_examples(schema: ModelSchema) -> Iterator[ExampleRequest]:
-    """The example of a schema in each protocol over HTTP that can tell of it; none where there is none."""
+    """The example of a schema in each protocol over HTTP that can express it; nothing if it has none."""
     if schema.example is None:
         return
     instances = orjson.dumps({"instances": [schema.example]})
@@ -140,15 +133,15 @@ def make_http_examples(schema: ModelSchema) -> Iterator[ExampleRequest]:
 
 def _make_inference_examples(tensors: Mapping[str, NDArray[Any]]) -> Iterator[ExampleRequest]:
     """Those of the Open Inference Protocol, without binary tensors and with them."""
-    told = describe_tensors(tensors)
+    headers = describe_tensors(tensors)
     raw = [bytes(to_raw(name, array)) for name, array in tensors.items()]
     plain = [
         {**one, "data": [_decode_text(value) for value in array.ravel().tolist()]}
-        for one, array in zip(told, tensors.values(), strict=True)
+        for one, array in zip(headers, tensors.values(), strict=True)
     ]
     yield _make_http_example(_INFERENCE, orjson.dumps({"inputs": plain}))
     sized = [
-        {**one, "parameters": {"binary_data_size": len(data)}} for one, data in zip(told, raw, strict=True)
+        {**one, "parameters": {"binary_data_size": len(data)}} for one, data in zip(headers, raw, strict=True)
     ]
     head = orjson.dumps({"inputs": sized, "parameters": {"binary_data_output": True}})
     length = (JSON_BYTES, b"%d" % len(head))
@@ -156,14 +149,14 @@ def _make_inference_examples(tensors: Mapping[str, NDArray[Any]]) -> Iterator[Ex
 
 
 def _make_http_example(path: str, body: bytes, headers: Headers = ()) -> ExampleRequest:
-    asked = parse_prediction_path(path)
-    if asked is None:
-        raise ValueError(f"{path} is the path of no prediction")
-    return ExampleRequest(parse_request_metadata(asked, dict(headers), asked.version), body, path, headers)
+    parsed = parse_prediction_path(path)
+    if parsed is None:
+        raise ValueError(f"{path} is not a prediction path")
+    return ExampleRequest(parse_request_metadata(parsed, dict(headers), parsed.version), body, path, headers)
 
 
 def describe_tensors(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Tensors as the Open Inference Protocol tells of them."""
+    """Name, shape and datatype of tensors, as in the Open Inference Protocol."""
     return [
         {"name": name, "shape": list(array.shape), "datatype": datatype_of(array.dtype)}
         for name, array in tensors.items()
@@ -171,7 +164,7 @@ def describe_tensors(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]
 
 
 def make_example_tensors(schema: ModelSchema) -> dict[str, NDArray[Any]]:
-    """The example of a schema as tensors of one row by name; none if they cannot be told from it."""
+    """The example of a schema as tensors of one row by name; {} if it does not match the inputs."""
     inputs, example = schema.signatures[schema.default].inputs, schema.example
     names = [tensor.name for tensor in inputs]
     match example:

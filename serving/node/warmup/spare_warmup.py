@@ -1,8 +1,8 @@
-"""What a spare does while it waits to become a node: it wakes tiny models, and asks them.
+"""Warms up a spare node process by serving tiny models.
 
-Libraries put things off until their first call, and a fork copies each page of memory the first time that it
-writes to it. Both is over then before there is a request that waits for it. No thread is left, nor is any
-random state touched that models draw from.
+Libraries initialise lazily at their first call, and a fork copies each page of memory at the first write to
+it. After the warm-up no request waits for either. No thread is left, and random state that models draw from
+is not touched.
 """
 
 from __future__ import annotations
@@ -49,41 +49,41 @@ def tabular() -> Iterator[None]:
 
 def _warm_up_framework(framework: str, write: WriteModel) -> Iterator[None]:
     with scratch_folder("rehearsal") as folder:
-        model_dir, ways = folder / "model", folder / "ways"
+        model_dir, record_dir = folder / "model", folder / "ways"
         model_dir.mkdir()
         write(model_dir)
-        told = {
+        fields = {
             "model_dir": str(model_dir),
             "framework": framework,
-            "acceleration": {"folder": str(ways), "key": msgspec.to_builtins(_KEY)},
+            "acceleration": {"folder": str(record_dir), "key": msgspec.to_builtins(_KEY)},
         }
-        given = msgspec.convert(told, NodeArguments)
+        arguments = msgspec.convert(fields, NodeArguments)
         yield
-        _store_verified_record(given, ways)
+        _store_verified_record(arguments, record_dir)
         yield
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run_node_once(given, RecordLocation(str(ways), _KEY)))
+            runner.run(_run_node_once(arguments, RecordLocation(str(record_dir), _KEY)))
         for thread in threading.enumerate():
             if thread is not threading.current_thread():
                 thread.join(_TIMEOUT_SECONDS)
         yield
 
 
-def _store_verified_record(given: NodeArguments, folder: Path) -> None:
-    """Store a verdict for every faster way, as if each had been the fastest for calls of some size."""
-    runtime = load_model(given.make_source(1))
+def _store_verified_record(arguments: NodeArguments, folder: Path) -> None:
+    """Store a record with every candidate, each as if it were the fastest for some batch size."""
+    runtime = load_model(arguments.make_source(1))
     if not isinstance(runtime, AccelerableRuntime):
         return
-    proofs = tuple(CandidateProof(offer, offer.build()) for offer in runtime.list_candidates())
+    proofs = tuple(CandidateProof(candidate, candidate.build()) for candidate in runtime.list_candidates())
     timings = tuple(
-        SizeTiming(1 << place, 1.0, {proof.candidate.name: 0.1}) for place, proof in enumerate(proofs)
+        SizeTiming(1 << index, 1.0, {proof.candidate.name: 0.1}) for index, proof in enumerate(proofs)
     )
     store_record(folder, _KEY, VerificationResult(proofs, timings, {}), 0.0)
 
 
-async def _run_node_once(given: NodeArguments, place: RecordLocation) -> None:
-    """Be the node of a version that was asleep, until it has answered itself and one other."""
-    source = given.make_source(1)
+async def _run_node_once(arguments: NodeArguments, location: RecordLocation) -> None:
+    """Run a node as of a sleeping version, until it has answered its warm-up and one more request."""
+    source = arguments.make_source(1)
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     answered: asyncio.Future[None] = loop.create_future()
@@ -96,7 +96,7 @@ async def _run_node_once(given: NodeArguments, place: RecordLocation) -> None:
         PredictSettings(merge_requests="on"),
         marks=bytearray(1),
         waking=True,
-        acceleration=AccelerationController(source, lambda: place),
+        acceleration=AccelerationController(source, lambda: location),
         protocol_warmup=warm_up_all_protocols,
         on_ready=lambda _: ready.set_result(None),
         on_failed=set_error,
@@ -116,7 +116,7 @@ async def _run_node_once(given: NodeArguments, place: RecordLocation) -> None:
 
 
 class _DiscardedRequest(NodeRequest):
-    """A request whose answer is of no interest."""
+    """A request whose answer is discarded."""
 
     __slots__ = ("_answered",)
 

@@ -1,4 +1,4 @@
-"""The node's end of a container: how one is started, found and asked for its health, and how it ends."""
+"""A model's container: its start, its address, its health checks and its end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunningContainer:
         self._failures = 0
         self._stop = threading.Event()
         self._ended = threading.Event()
-        self._exit_description = "nobody knows how"
+        self._exit_description = "unknown exit status"
         lifeline, self._lifeline = os.pipe()
         self._report, report = os.pipe()
         try:
@@ -139,7 +139,9 @@ class RunningContainer:
             self._failures = 0 if self._answers_health_check() else self._failures + 1
             if self._failures == MAX_FAILURES:
                 print(
-                    f"{self._health_problem()} It is asked nothing until it is.", file=sys.stderr, flush=True
+                    f"{self._health_problem()} Requests are refused until it is healthy.",
+                    file=sys.stderr,
+                    flush=True,
                 )
 
     def _health_problem(self) -> str:

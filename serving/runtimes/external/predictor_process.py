@@ -1,4 +1,4 @@
-"""The node's end of a predictor: how one is started, asked, and what follows when it ends."""
+"""The node's side of a predictor process: its start, its requests, and its end."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from serving.errors import LoadFailed, Unavailable
 from serving.predictor import predictor_command
 from serving.predictor.program import Message, encode_message, receive_message, write_message
 
-# Seconds within which a predictor that hung up has ended, and a pilot has forked one.
+# Seconds for a predictor that has closed its connection to exit, and for a pilot to fork one.
 _EXIT_TIMEOUT, _PILOT_TIMEOUT = 5.0, 5.0
 _MAX_STATUS_BYTES = 16
 _STDERR = 2
 
-# Waits until a process has ended, but not for long; its exit code, minus a signal, or None if nobody knows.
+# Waits a few seconds until a process has ended; returns its exit code, minus its signal, or None if unknown.
 WaitForExit = Callable[[], int | None]
 
 
 class _StartedProcess(NamedTuple):
-    """One that has been started and has told its pid."""
+    """A predictor that has started and sent its pid."""
 
     pid: int
     connection: socket.socket
@@ -87,7 +87,7 @@ class PredictorProcess:
         return answer
 
     def share_fate(self) -> None:
-        """From now on this process ends as the predictor ends, so that whoever watches it sees why."""
+        """From now on end this process as the predictor ends, so that its parent sees why."""
         self._shared_fate = True
         threading.Thread(target=self._watch_connection, name="predictor", daemon=True).start()
 
@@ -124,7 +124,7 @@ class PredictorProcess:
 
 def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "nobody knows how"
+        return "unknown exit status"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
@@ -148,14 +148,14 @@ def _fork_from_pilot(pilot: str, lifeline: int) -> _StartedProcess | None:
         undo.pop_all()
     connection.settimeout(None)
 
-    def exit_code() -> int | None:
+    def wait_for_exit() -> int | None:
         # Not select.select, which takes no descriptor over 1023: a model may have that many files open.
-        ending = select.poll()
-        ending.register(status, select.POLLIN)
-        told = os.read(status, _MAX_STATUS_BYTES) if ending.poll(_EXIT_TIMEOUT * 1000) else b""
-        return int(told) if told else None
+        poll = select.poll()
+        poll.register(status, select.POLLIN)
+        code = os.read(status, _MAX_STATUS_BYTES) if poll.poll(_EXIT_TIMEOUT * 1000) else b""
+        return int(code) if code else None
 
-    return _StartedProcess(pid, connection, exit_code, lambda: os.close(status))
+    return _StartedProcess(pid, connection, wait_for_exit, lambda: os.close(status))
 
 
 def _start_interpreter(interpreter: str, lifeline: int) -> _StartedProcess:
@@ -195,7 +195,7 @@ def _start_interpreter(interpreter: str, lifeline: int) -> _StartedProcess:
 
 
 def _receive_pid(connection: socket.socket) -> int | None:
-    """The pid, which is the first that a predictor tells; None if it is gone, or another program."""
+    """The pid from a predictor's first message; None if it is gone, or another program."""
     try:
         hello = receive_message(connection)
     except (OSError, ValueError):

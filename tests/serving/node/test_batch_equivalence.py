@@ -102,7 +102,7 @@ def test_a_slow_model_is_asked_for_fewer_single_rows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(batch_equivalence, "_SLOW_SECONDS", 10.0)
     judge_merging(ordinary)
     monkeypatch.setattr(batch_equivalence, "_SLOW_SECONDS", 0.0)
-    assert judge_merging(slow) == BatchingDecision(True, "same answers for 32 rows alone and together")
+    assert judge_merging(slow) == BatchingDecision(True, "predictions of 32 rows are equal alone and batched")
 
     assert sizes >= {1, 3, 7, 32}
     assert slow.calls < 0.6 * ordinary.calls
@@ -147,7 +147,7 @@ def test_a_model_that_refuses_made_up_rows_is_neither_merged_nor_broken() -> Non
         def predict(self, instances: Any, /, **parameters: Any) -> Batch:
             raise ValueError("not these")
 
-    assert judge_merging(Picky()).reason == "trying it failed: not these"
+    assert judge_merging(Picky()).reason == "the check failed: not these"
     assert warm_up_model(Picky(), (1,)).seconds is None
 
 

@@ -133,5 +133,5 @@ def test_an_argument_is_given_once() -> None:
     """Whichever was meant, the other was not."""
     assert merge_parameters({"a": 1}) == {"a": 1}
     assert merge_parameters({"a": 1, "parameters": {"b": 2}}) == {"a": 1, "b": 2}
-    with pytest.raises(InvalidInputs, match='are in "parameters" and beside it'):
+    with pytest.raises(InvalidInputs, match='are both in "parameters" and at the top level'):
         merge_parameters({"a": 1, "parameters": {"a": 2}})

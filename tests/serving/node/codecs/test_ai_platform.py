@@ -92,7 +92,11 @@ def test_named_columns_are_taken_in_their_order() -> None:
         (models.booster(3), np.zeros(()), r"shape \[-1, 3\]"),
         (models.booster(3), np.array([["a", "b", "c"]]), "takes numbers"),
         (IMAGE, np.zeros((1, 2, 2)), r"Input image takes FP32 of shape \[-1, 2, 2\]; got FP64"),
-        (models.graph(TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "FP32", (-1,))), np.zeros(1), "a is missing"),
+        (
+            models.graph(TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "FP32", (-1,))),
+            np.zeros(1),
+            "a is missing",
+        ),
     ],
 )  # fmt: skip
 def test_arrays_that_do_not_fit_are_refused(model: ServedModel, array: NDArray[Any], message: str) -> None:

@@ -168,8 +168,8 @@ def test_other_writers_headers_are_read(header: str) -> None:
         (file("{'descr': '|V4', 'fortran_order': False, 'shape': ()}", b"1234"), "type '\\|V4'"),
         (saved(np.array([{}], object), allow_pickle=True), "of Python objects: only numbers"),
         (saved(np.zeros(1, [("a", "f4")])), "of records: only numbers"),
-        (file(PLAIN.replace("f4", "U1"), b"\xff\xff\xff\xff"), "a text that is none"),
-        (file(PLAIN.replace("f4", "U1"), b"\0\xd8\0\0"), "a text that is none"),
+        (file(PLAIN.replace("f4", "U1"), b"\xff\xff\xff\xff"), "a string that is not valid Unicode"),
+        (file(PLAIN.replace("f4", "U1"), b"\0\xd8\0\0"), "a string that is not valid Unicode"),
     ],
 )  # fmt: skip
 def test_what_is_no_array_is_told(body: bytes, message: str) -> None:

@@ -226,7 +226,7 @@ def test_types_that_are_not_taken() -> None:
         (11, "DT_QINT8"),
         (20, "DT_RESOURCE"),
         (0, "DT_INVALID"),
-        (77, "77, which nobody knows"),
+        (77, "77, an unknown type"),
     ):
         message = request((1,))
         message.inputs["x"].dtype = number

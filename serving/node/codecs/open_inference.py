@@ -30,13 +30,13 @@ _ALIASES = frozenset({"output-0", "predict"})
 BINARY = "binary_data"
 _BINARY_SIZE = "binary_data_size"
 _BINARY_OUTPUT = "binary_data_output"
-# Of other servers' extensions those that change what an answer means.
+# Other servers' extensions that would change the meaning of an answer.
 _CLASSIFICATION, _SHARED_MEMORY = "classification", "shared_memory_region"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that is asked for; whether as bytes, None if that is not said, or its texts as base64."""
+    """A requested output; `binary`: as bytes, None if unspecified; `base64`: its texts as base64."""
 
     name: str
     binary: bool | None = None
@@ -45,9 +45,9 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputSelection:
-    """What a request says of its answer: the id to repeat, and the outputs, none of them for all.
+    """The id to repeat in the answer, and the requested outputs, () for all.
 
-    `binary` is whether outputs are to be bytes that do not say.
+    `binary` is the default for outputs that leave it unspecified.
     """
 
     id: str | None
@@ -62,7 +62,7 @@ def build_decoded_request(
     outputs: Sequence[RequestedOutput],
     id: str | None,  # noqa: A002  that is what the protocol calls it
 ) -> DecodedRequest:
-    """What is to be computed. Of the parameters those count that the model knows. Raises InvalidInputs."""
+    """The decoded request, with those parameters that the model knows. Raises InvalidInputs."""
     signature = parameters.get(SIGNATURE_NAME, "")
     if not isinstance(signature, str):
         raise InvalidInputs(f'The parameter "signature_name" must be a string; it is {signature!r}.')
@@ -71,16 +71,16 @@ def build_decoded_request(
     methods = tuple(output.name for output in outputs)
     if isinstance(model.runtime, MultiMethodRuntime) and any(name != PREDICTIONS for name in methods):
         chosen[METHOD_PARAMETER] = methods
-    wish = OutputSelection(
+    selection = OutputSelection(
         id, tuple(outputs), binary=parse_bool_parameter(parameters, _BINARY_OUTPUT) or False
     )
-    return DecodedRequest(batch, {**_known_parameters(model.runtime, parameters), **chosen}, wish)
+    return DecodedRequest(batch, {**_known_parameters(model.runtime, parameters), **chosen}, selection)
 
 
 def select_outputs(
     selection: OutputSelection, predictions: Batch
 ) -> Iterator[tuple[str, NDArray[Any], bool]]:
-    """The outputs that are asked for, in that order: name, tensor, and whether it is to be bytes."""
+    """The requested outputs in their order: name, tensor, and whether it is sent as bytes."""
     tensors = batch_to_tensors(predictions)
     for output in selection.outputs or tuple(RequestedOutput(name) for name in tensors):
         binary = selection.binary if output.binary is None else output.binary
@@ -106,7 +106,7 @@ def parse_bool_parameter(parameters: Parameters, name: str) -> bool | None:
 
 
 def parse_binary_size(name: str, parameters: Parameters) -> int | None:
-    """How many bytes of an input are behind the JSON, None if none are. Raises InvalidInputs."""
+    """How many bytes of an input follow the JSON, None if it is in the JSON. Raises InvalidInputs."""
     if _SHARED_MEMORY in parameters:
         raise InvalidInputs(
             f"Input {name} is in shared memory, which this server does not read: send its data."
@@ -118,7 +118,7 @@ def parse_binary_size(name: str, parameters: Parameters) -> int | None:
 
 
 def parse_requested_output(name: str, parameters: Parameters) -> RequestedOutput:
-    """An output that is asked for. Raises InvalidInputs."""
+    """Raises InvalidInputs."""
     if _SHARED_MEMORY in parameters:
         raise InvalidInputs(
             f"Output {name} is requested in shared memory, to which this server does not write."
@@ -135,10 +135,9 @@ def parse_requested_output(name: str, parameters: Parameters) -> RequestedOutput
 def decode_text_input(
     model: ServedModel, name: str, tensor: NDArray[Any], parameters: Parameters, of_request: Parameters
 ) -> NDArray[Any]:
-    """An input as its content type has it, or that of the request.
+    """Convert an input by its content type, or the request's.
 
-    Base64 is undone; what is none stays as it is. MLServer's texts are of shape [n, 1], whatever the model
-    takes.
+    Base64 is decoded where it is valid. MLServer sends texts in shape [n, 1], whatever the model takes.
     """
     content_type = parameters.get(CONTENT_TYPE, of_request.get(CONTENT_TYPE))
     if tensor.dtype.kind != "O" or content_type not in (STR, BASE64):
@@ -193,7 +192,7 @@ _PROTOCOL_PARAMETERS = (_BINARY_OUTPUT, SIGNATURE_NAME)
 
 def _accepts_parameter(runtime: Runtime, name: str, value: Any) -> bool:
     if name == METHOD_PARAMETER and isinstance(runtime, MultiMethodRuntime) and runtime.methods:
-        return True  # what it cannot be asked is an error
+        return True  # an unknown method is an error, and not ignored
     try:
         runtime.input_format({name: value})
     except InvalidInputs:

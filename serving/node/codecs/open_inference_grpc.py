@@ -34,7 +34,7 @@ _ANSWER = load_message_class("inference.ModelInferResponse")
 _RAW = _ANSWER.DESCRIPTOR.fields_by_name["raw_output_contents"].number
 _PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 
-# The list of a tensor's contents that has the numbers of a type; of FP16 and BF16 there are only bytes.
+# The field of a tensor's contents for each type; FP16 and BF16 have none, and are sent as bytes.
 _CONTENT_FIELDS: Mapping[str, str] = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -52,14 +52,13 @@ _CONTENT_FIELDS: Mapping[str, str] = {
 
 
 class OpenInferenceGrpcCodec:
-    """Reads requests and writes answers. Outputs are bytes; a client that sends lists is given lists."""
+    """Outputs are bytes, or lists for requests with lists."""
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """The tensors and parameters. Raises InvalidInputs."""
         try:
             request = _REQUEST.FromString(body)
         except MessageDecodeError as error:
@@ -82,14 +81,13 @@ class OpenInferenceGrpcCodec:
         return build_decoded_request(self._model, tensors, parameters, outputs, request.id)
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """The outputs. Raises InvalidOutputs."""
-        wish: OutputSelection = decoded.state
-        answer = _ANSWER(model_name=self._call.model, model_version=self._call.version, id=wish.id or "")
+        selection: OutputSelection = decoded.state
+        answer = _ANSWER(model_name=self._call.model, model_version=self._call.version, id=selection.id or "")
         tensors = [
             (name, output_datatype(name, array), array)
-            for name, array, _ in select_outputs(wish, predictions)
+            for name, array, _ in select_outputs(selection, predictions)
         ]
-        listed = not wish.binary and all(datatype in _CONTENT_FIELDS for _, datatype, _ in tensors)
+        listed = not selection.binary and all(datatype in _CONTENT_FIELDS for _, datatype, _ in tensors)
         raws: list[Buffer] = []
         for name, datatype, array in tensors:
             output = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
@@ -101,7 +99,6 @@ class OpenInferenceGrpcCodec:
         return Reply(200, b"".join([answer.SerializeToString(), *raws]), _PROTOBUF)
 
     def encode_error(self, error: ServingError) -> Reply:
-        """The error as a gRPC status."""
         return render_error(error, self._call.dialect)
 
 

@@ -38,7 +38,7 @@ Body = bytes | bytearray
 
 _BINARY = (b"content-type", BINARY.encode())
 _GZIP = b"\x1f\x8b"
-# Below this many bytes there is nothing to be gained from reading numbers apart (measured).
+# Below this size, extracting lists of numbers gains nothing (measured).
 _MIN_EXTRACTED_BYTES = 512
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
@@ -66,7 +66,7 @@ class _Request(msgspec.Struct):
 
 
 class OpenInferenceRestCodec:
-    """Reads requests and writes answers as JSON, with or without bytes behind it."""
+    """Decodes and encodes JSON, with or without bytes behind it."""
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
@@ -75,30 +75,28 @@ class OpenInferenceRestCodec:
         self._response_start = b'{"model_name":%b%b' % (orjson.dumps(call.model), version)
 
     def decode_request(self, body: Body) -> DecodedRequest:
-        """The tensors and parameters. Raises InvalidInputs."""
         if body.startswith(_GZIP):
             raise InvalidInputs(
                 "The request is compressed with gzip, which is not read here: send it as it is."
             )
-        told = self._call.json_bytes
-        if told is not None and told > len(body):
+        json_length = self._call.json_bytes
+        if json_length is not None and json_length > len(body):
             raise InvalidInputs(
-                f"Inference-Header-Content-Length is {told}, but the whole body has {len(body)} bytes."
+                f"Inference-Header-Content-Length is {json_length}, but the whole body has {len(body)} bytes."
             )
-        if told is None or told == len(body):
-            text, behind = body, memoryview(b"")
+        if json_length is None or json_length == len(body):
+            text, binary_data = body, memoryview(b"")
         else:
-            text, behind = body[:told], memoryview(body)[told:]
-        request, tensors = self._parse_body(text, behind)
+            text, binary_data = body[:json_length], memoryview(body)[json_length:]
+        request, tensors = self._parse_body(text, binary_data)
         outputs = [parse_requested_output(one.name, one.parameters or {}) for one in request.outputs or ()]
         return build_decoded_request(self._model, tensors, request.parameters or {}, outputs, request.id)
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """The outputs. Raises InvalidOutputs."""
-        wish: OutputSelection = decoded.state
+        selection: OutputSelection = decoded.state
         heads: list[bytes] = []
         raws: list[Buffer] = []
-        for name, array, binary in select_outputs(wish, predictions):
+        for name, array, binary in select_outputs(selection, predictions):
             head = _output_header(name, output_datatype(name, array), array.shape)
             if binary:
                 raw = to_raw(name, array)
@@ -106,18 +104,17 @@ class OpenInferenceRestCodec:
                 heads.append(b'%b"parameters":{"binary_data_size":%d}}' % (head, len(raw)))
             else:
                 heads.append(b'%b"data":%b}' % (head, _encode_data(name, array)))
-        id_ = b"" if wish.id is None else b',"id":%b' % orjson.dumps(wish.id)
+        id_ = b"" if selection.id is None else b',"id":%b' % orjson.dumps(selection.id)
         text = b'%b%b,"outputs":[%b]}' % (self._response_start, id_, b",".join(heads))
         if not raws:
             return Reply(200, text)
         return Reply(200, b"".join([text, *raws]), (_BINARY, (JSON_BYTES, b"%d" % len(text))))
 
     def encode_error(self, error: ServingError) -> Reply:
-        """The error as the protocol tells it."""
         return render_error(error, self._call.dialect)
 
-    def _parse_body(self, text: Body, behind: memoryview) -> tuple[_Request, dict[str, NDArray[Any]]]:
-        """What the JSON says, and its tensors; `behind` are the bytes that follow it."""
+    def _parse_body(self, text: Body, binary_data: memoryview) -> tuple[_Request, dict[str, NDArray[Any]]]:
+        """The parsed JSON and its tensors; `binary_data` are the bytes that follow the JSON."""
         model = self._model
         if len(text) >= _MIN_EXTRACTED_BYTES:
             rest, lists = _extract_number_lists(text)
@@ -125,17 +122,17 @@ class OpenInferenceRestCodec:
                 try:
                     request = _parse_request(rest, model.max_json_depth)
                     return request, self._decode_tensors(
-                        request, behind, _ExtractedLists(lists, model.decoder)
+                        request, binary_data, _ExtractedLists(lists, model.decoder)
                     )
-                except InvalidInputs:  # all of it the plain way, which words the errors
+                except InvalidInputs:  # parsed again as a whole, for the error messages
                     pass
         request = _parse_request(text, model.max_json_depth)
-        return request, self._decode_tensors(request, behind, _ExtractedLists({}, model.decoder))
+        return request, self._decode_tensors(request, binary_data, _ExtractedLists({}, model.decoder))
 
     def _decode_tensors(
-        self, request: _Request, behind: memoryview, lists: _ExtractedLists
+        self, request: _Request, binary_data: memoryview, lists: _ExtractedLists
     ) -> dict[str, NDArray[Any]]:
-        tensors, of_request = _read_tensors(request, behind, lists), request.parameters or {}
+        tensors, of_request = _read_tensors(request, binary_data, lists), request.parameters or {}
         for one in request.inputs:
             if one.datatype == BYTES:
                 own = one.parameters or {}
@@ -177,7 +174,9 @@ def _json_problem(text: Body, error: orjson.JSONDecodeError) -> str:
     return problem
 
 
-def _read_tensors(request: _Request, behind: memoryview, lists: _ExtractedLists) -> dict[str, NDArray[Any]]:
+def _read_tensors(
+    request: _Request, binary_data: memoryview, lists: _ExtractedLists
+) -> dict[str, NDArray[Any]]:
     """The inputs by name. Raises InvalidInputs."""
     tensors: dict[str, NDArray[Any]] = {}
     begin = 0
@@ -191,15 +190,15 @@ def _read_tensors(request: _Request, behind: memoryview, lists: _ExtractedLists)
         if one.data is not None:
             raise InvalidInputs(f'Input {one.name} has both "data" and "binary_data_size".')
         end = begin + size
-        if end > len(behind):
+        if end > len(binary_data):
             raise InvalidInputs(
-                f"Input {one.name} has {size} bytes, but only {len(behind) - begin} are left behind the "
+                f"Input {one.name} has {size} bytes, but only {len(binary_data) - begin} are left behind the "
                 "JSON, where Inference-Header-Content-Length says that it ends."
             )
-        tensors[one.name] = from_raw(one.name, one.datatype, one.shape, behind[begin:end])
+        tensors[one.name] = from_raw(one.name, one.datatype, one.shape, binary_data[begin:end])
         begin = end
-    if begin != len(behind):
-        raise InvalidInputs(f"Behind the JSON are {len(behind) - begin} bytes more than its inputs say.")
+    if begin != len(binary_data):
+        raise InvalidInputs(f"Behind the JSON are {len(binary_data) - begin} bytes more than its inputs say.")
     return tensors
 
 
@@ -249,7 +248,7 @@ def _array_from_values(one: _Input) -> NDArray[Any]:
 
 
 def _read_single_text(one: _Input) -> NDArray[Any]:
-    """A single text that is in no list, which MLServer takes whatever the shape says."""
+    """A single text that is in no list, which MLServer accepts with any shape."""
     tensor = np.empty(1, object)
     tensor[0] = one.data.encode()
     return tensor.reshape(one.shape if count_elements(one.name, one.datatype, one.shape) == 1 else (1,))
@@ -300,7 +299,7 @@ def _out_of_range(one: _Input) -> InvalidInputs:
 
 @lru_cache(maxsize=256)
 def _output_header(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    """What stands before the values of an output."""
+    """The JSON in front of an output's values."""
     return b'{"name":%b,"datatype":"%b","shape":%b,' % (
         orjson.dumps(name),
         datatype.encode(),
@@ -309,7 +308,7 @@ def _output_header(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _encode_data(name: str, array: NDArray[Any]) -> bytes:
-    """The values of an output, one after the other. NaN and infinities become null."""
+    """The values of an output as a flat list. NaN and infinities become null."""
     if array.dtype.kind == "O":
         try:
             return orjson.dumps([text.decode() for text in array.reshape(-1).tolist()])
@@ -322,23 +321,22 @@ def _encode_data(name: str, array: NDArray[Any]) -> bytes:
     return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-# ---- numbers that are read apart, with no Python object for each
+# ---- lists of numbers that are parsed without a Python object per number
 
 
 class _ExtractedLists:
-    """Lists that were cut out of JSON, by what stands in their place."""
+    """Lists that were extracted from JSON, by the placeholders in their positions."""
 
     def __init__(self, texts: Mapping[str, bytes], decoder: InstancesDecoder) -> None:
         self._texts = texts
         self._decoder = decoder
 
-    def has_list(self, place: str) -> bool:
-        """Whether a list was there."""
-        return place in self._texts
+    def has_list(self, placeholder: str) -> bool:
+        return placeholder in self._texts
 
-    def parse_numbers(self, place: str, datatype: str) -> NDArray[Any] | None:
-        """The numbers of a list, None if it is not one of such numbers, or there is none."""
-        text = self._texts.get(place)
+    def parse_numbers(self, placeholder: str, datatype: str) -> NDArray[Any] | None:
+        """The numbers of a list; None for an unknown placeholder, or other values than such numbers."""
+        text = self._texts.get(placeholder)
         if text is None or datatype in ("BOOL", BYTES):
             return None
         if "INT" in datatype:
@@ -347,9 +345,9 @@ class _ExtractedLists:
 
 
 def _extract_number_lists(text: Body) -> tuple[bytes, dict[str, bytes]]:
-    """The JSON without the lists under "data" that hold no strings, and these by what is in their place.
+    """The JSON with placeholders for the lists under "data" that hold no strings, and these lists.
 
-    They may be no JSON at all. Nothing is cut out of a text with more of them than there can be inputs.
+    The lists may be invalid JSON. Nothing is extracted from a text with more of them than `MAX_INPUTS`.
     """
     rest: list[Body] = []
     lists: dict[str, bytes] = {}
@@ -364,9 +362,9 @@ def _extract_number_lists(text: Body) -> tuple[bytes, dict[str, bytes]]:
         if end:
             if len(lists) == MAX_INPUTS:
                 return bytes(text), {}
-            place = f"\0{len(lists)}"  # no data that is in order is text
-            lists[place] = bytes(text[begin:end])
-            rest += text[copied:begin], orjson.dumps(place)
+            placeholder = f"\0{len(lists)}"  # valid data is never a string
+            lists[placeholder] = bytes(text[begin:end])
+            rest += text[copied:begin], orjson.dumps(placeholder)
             copied = at = end
     rest.append(text[copied:])
     return b"".join(rest), lists

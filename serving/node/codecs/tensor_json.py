@@ -15,7 +15,7 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.json_depth import TooDeepError
 from serving.runtimes.json_codec import as_text, split_array_text, to_orjson_array
 
-# Texts are passed over, also one that does not end: it is looked at once, not from each quote in it.
+# Also matches texts, to skip them; an unterminated one too, so that it is scanned once, not from each quote.
 _WORD = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?Infinity|NaN', re.DOTALL)
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _UNWRITABLE = (TypeError, ValueError, orjson.JSONEncodeError)
@@ -41,7 +41,7 @@ def _parse_with_words(body: bytes | bytearray, levels: int) -> Any:
     except orjson.JSONDecodeError:
         if b"NaN" not in body and b"Infinity" not in body:
             raise
-    # With zeros in the place of the words it must be JSON. What says so says where it is not.
+    # With zeros in place of the words it must be valid JSON; otherwise the error has the right position.
     json_depth.parse_json(_WORD.sub(_blank_word, body), levels)
     return json.loads(body, parse_int=orjson.loads)
 
@@ -66,7 +66,7 @@ def tensor_to_json(name: str, array: NDArray[Any]) -> bytes:
 
 
 def rows_to_json(name: str, array: NDArray[Any]) -> list[bytes]:
-    """The JSON of each row of an output. Raises as `format_text` does."""
+    """The JSON of each row of an output. Raises as `tensor_to_json` does."""
     if array.dtype.kind in "OS":
         return [tensor_to_json(name, row) for row in array] if array.ndim > 1 else _texts_to_json(name, array)
     if not array.size:
@@ -82,9 +82,9 @@ def values_to_json(values: Any) -> bytes:
         raise InvalidOutputs(f"The predictions cannot be written as JSON: {error}") from error
     if b"null" not in text:
         return text
-    try:  # once more, by who has words for what may be there
+    try:  # once more, by json, which writes NaN and infinities
         return json.dumps(values, default=_json_default, ensure_ascii=False, separators=(",", ":")).encode()
-    except _UNWRITABLE:  # keys of kinds that only the other one knows
+    except _UNWRITABLE:  # keys of types that only orjson writes
         return text
 
 

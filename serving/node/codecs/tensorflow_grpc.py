@@ -1,6 +1,6 @@
-"""TensorFlow Serving's gRPC API: the messages of its PredictionService that ask a model for something.
+"""TensorFlow Serving's gRPC API: Predict, Classify, Regress and MultiInference of its PredictionService.
 
-Predict is for every kind of model; the others take tf.Example messages, as only TensorFlow models do.
+Predict serves every kind of model; the others take tf.Example messages, as only TensorFlow models do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MULTI = load_message_class(_SERVING + "MultiInferenceRequest")
 _INFERRED = load_message_class(_SERVING + "MultiInferenceResponse")
 _MODEL_SPEC = load_message_class(_SERVING + "ModelSpec")
 
-# What more there is would keep a node busy for seconds: an empty example takes two bytes.
+# More would keep a node busy for seconds: an empty example takes two bytes.
 _MAX_EXAMPLES = 1 << 20
 _PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 # The fields of messages that are read and written by hand.
@@ -59,14 +59,13 @@ def create_codec(call: RequestMetadata, model: ServedModel) -> Codec:
 
 
 class _GrpcCodec:
-    """What the readers share."""
+    """What the codecs of all verbs share."""
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
     def encode_error(self, error: ServingError) -> Reply:
-        """The error as a gRPC status."""
         return render_error(error, self._call.dialect)
 
     def _make_model_spec(self, signature: str) -> Any:
@@ -78,35 +77,33 @@ class _GrpcCodec:
 
 
 class _PredictCodec(_GrpcCodec):
-    """Tensors in, tensors out. The state is the signature, and the outputs asked for, none for all."""
+    """Tensors in, tensors out. The state is the signature, and the requested outputs, () for all."""
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """The tensors as the model takes them."""
-        slim, lifted = extract_contents(body, _INPUTS)
+        slim, contents = extract_contents(body, _INPUTS)
         request = _parse_message(_PREDICT, slim)
         check_request_limits(request.inputs, request.output_filter)
         signature = request.model_spec.signature_name
-        wanted = tuple(request.output_filter)
-        if wanted and self._model.schema.strict:
-            self._check_outputs(signature, wanted)
+        requested = tuple(request.output_filter)
+        if requested and self._model.schema.strict:
+            self._check_outputs(signature, requested)
         instances, parameters = tensors_to_batch(
-            self._model, decode_tensors(request.inputs, lifted), signature
+            self._model, decode_tensors(request.inputs, contents), signature
         )
-        return DecodedRequest(instances, parameters, (signature, wanted))
+        return DecodedRequest(instances, parameters, (signature, requested))
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """The outputs as tensors."""
-        signature, wanted = decoded.state
+        signature, requested = decoded.state
         outputs = batch_to_tensors(predictions)
-        if wanted:
-            outputs = _filter_outputs(outputs, wanted)
+        if requested:
+            outputs = _filter_outputs(outputs, requested)
         spec = _PREDICTED(model_spec=self._make_model_spec(signature)).SerializeToString()
         return Reply(200, b"".join([*encode_tensors(outputs, _OUTPUTS), spec]), _PROTOBUF)
 
-    def _check_outputs(self, signature: str, wanted: Sequence[str]) -> None:
+    def _check_outputs(self, signature: str, requested: Sequence[str]) -> None:
         outputs = find_signature(self._model, signature).outputs
-        _filter_outputs({output.name: output for output in outputs}, wanted)
-        if len(set(wanted)) < len(wanted):
+        _filter_outputs({output.name: output for output in outputs}, requested)
+        if len(set(requested)) < len(requested):
             raise InvalidInputs("output_filter names an output twice.")
 
 
@@ -121,7 +118,6 @@ class _ExamplesCodec(_GrpcCodec):
         }[call.verb]
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """The examples as the signature takes them."""
         request = _parse_message(self._message, body)
         signature = request.model_spec.signature_name
         examples = _read_examples(request.input)
@@ -129,7 +125,6 @@ class _ExamplesCodec(_GrpcCodec):
         return DecodedRequest(instances, parameters, (signature, len(examples)))
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """A result for each example."""
         signature, count = decoded.state
         answer = self._answer(model_spec=self._make_model_spec(signature))
         _FILL_RESULT[self._call.verb](answer.result, batch_to_tensors(predictions), count)
@@ -140,7 +135,6 @@ class _MultiInferenceCodec(_GrpcCodec):
     """Examples in; for each task what its signature answers. The state is the tasks, and their number."""
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        """The examples, and the signatures that are to be asked about them."""
         request = _parse_message(_MULTI, body)
         tasks = [(_parse_verb(task.method_name), task.model_spec.signature_name) for task in request.tasks]
         if not tasks:
@@ -199,14 +193,14 @@ def _read_examples(given: Any) -> list[bytes]:
     return serialize_examples(given)
 
 
-def _filter_outputs(outputs: Mapping[str, _T], wanted: Sequence[str]) -> dict[str, _T]:
-    """The outputs that are wanted. Raises InvalidInputs if one is not there."""
-    for name in wanted:
+def _filter_outputs(outputs: Mapping[str, _T], requested: Sequence[str]) -> dict[str, _T]:
+    """The requested outputs. Raises InvalidInputs if one does not exist."""
+    for name in requested:
         if name not in outputs:
             raise InvalidInputs(
                 f"output_filter names {name}, which is no output; there are: {', '.join(outputs)}."
             )
-    return {name: outputs[name] for name in wanted}
+    return {name: outputs[name] for name in requested}
 
 
 def _parse_verb(method: str) -> str:

@@ -70,14 +70,14 @@ class TensorLayout(enum.Enum):
 
 
 class _RestCodec:
-    """What readers of all verbs have in common."""
+    """What the codecs of all verbs share."""
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
     def encode_error(self, error: ServingError) -> Reply:
-        """The error as TensorFlow Serving tells it, to which wrong outputs are wrong arguments."""
+        """The error in TensorFlow Serving's form, where invalid outputs are invalid arguments."""
         if isinstance(error, InvalidOutputs) and self._model.runtime.framework == "TENSORFLOW":
             error = InvalidArgument(error.detail)
         return render_error(error, self._call.dialect)
@@ -93,10 +93,10 @@ class _RestCodec:
 
 
 class _PredictCodec(_RestCodec):
-    """Predictions in rows, which are read as AI Platform's are, and in columns."""
+    """Predictions in rows, decoded as AI Platform's are, and in columns."""
 
     def decode_request(self, body: Body) -> DecodedRequest:
-        """What is to be computed. Numbers that are regular become no Python objects."""
+        """Decode regular lists of numbers without a Python object per number, anything else as JSON."""
         found = self._decode_regular(body)
         return self._decode_any(body) if found is None else found
 
@@ -106,7 +106,7 @@ class _PredictCodec(_RestCodec):
             return _make_reply(b'{"predictions":%b}' % _encode_rows(predictions))
         return _make_reply(b'{"outputs":%b}' % _encode_columns(predictions))
 
-    # ---- what the kinds of models differ in
+    # ---- what depends on the kind of model
 
     def _predict_parameters(self, fields: Fields) -> dict[str, Any]:
         """The parameters of `predict`, of the fields of a body. Raises InvalidInputs."""
@@ -117,7 +117,7 @@ class _PredictCodec(_RestCodec):
         raise NotImplementedError
 
     def _request_from_batch(self, batch: Batch, fields: Fields) -> DecodedRequest:
-        """A regular list of numbers that is all the inputs, in the form that was asked for."""
+        """A regular list of numbers that is all the inputs, as `_column_form` gave it."""
         raise NotImplementedError
 
     def _request_from_inputs(self, value: Any, fields: Fields) -> DecodedRequest:
@@ -125,11 +125,11 @@ class _PredictCodec(_RestCodec):
         raise NotImplementedError
 
     def _arrange_rows(self, batch: Batch, fields: Fields) -> Batch:
-        """Instances in the form that was asked for, as they are to be computed."""
+        """Instances as they are computed."""
         del fields
         return batch
 
-    # ---- the dense way
+    # ---- regular lists of numbers
 
     def _decode_regular(self, body: Body) -> DecodedRequest | None:
         begin = _TENSORS_START.search(body)
@@ -166,7 +166,7 @@ class _PredictCodec(_RestCodec):
         found = self._model.decoder.decode_regular(body, form_of, locate_array(_INPUTS, name))
         return None if found is None else self._request_from_batch(*found)
 
-    # ---- the plain way
+    # ---- any JSON
 
     def _decode_any(self, body: Body) -> DecodedRequest:
         fields = self._parse_fields(body)
@@ -186,7 +186,7 @@ class _PredictCodec(_RestCodec):
 
 
 class SavedModelPredictCodec(_PredictCodec):
-    """Of a SavedModel, whose inputs have names, types and shapes.
+    """For SavedModels, whose inputs have names, types and shapes.
 
     Signatures that do not promise a row of every output for each instance are asked for whole tensors: their
     rows are whatever the outputs have.
@@ -245,7 +245,7 @@ class SavedModelPredictCodec(_PredictCodec):
 
 
 class GenericPredictCodec(_PredictCodec):
-    """Of other models: columns are put together to rows, of which predictions are made as ever.
+    """For other models: columns are joined to rows.
 
     Custom routines get all other fields of the body as their parameters, as from AI Platform.
     """
@@ -292,14 +292,13 @@ class GenericPredictCodec(_PredictCodec):
 
 
 class _ExamplesCodec(_RestCodec):
-    """What is asked of serialised examples. The state is their number."""
+    """Takes serialised examples. The state is their number."""
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
         require_tensorflow(model, call.verb)
 
     def decode_request(self, body: Body) -> DecodedRequest:
-        """The examples of a body, with the features of its context."""
         fields = self._parse_fields(body)
         name = _signature_name(fields)
         examples = serialize_examples(fields, self._call.verb)
@@ -325,7 +324,6 @@ class RegressCodec(_ExamplesCodec):
     """One value per example."""
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
-        """For each example its value."""
         values = extract_regressions(batch_to_tensors(predictions), decoded.state)
         return _make_reply(b'{"results":%b}' % tensor_to_json("outputs", values))
 
@@ -368,12 +366,12 @@ def _require_list(value: Any, name: str) -> list[Any]:
 
 
 def _join_columns(columns: Mapping[str, list[Any]]) -> list[Any]:
-    """Rows that name their values."""
+    """Columns to rows, as objects."""
     if not columns:
         raise InvalidInputs("No values in 'inputs' object: there is nothing to predict.")
     if len({len(column) for column in columns.values()}) > 1:
-        told = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
-        raise InvalidInputs(f"The inputs do not have the same number of rows: {told}.")
+        counts = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
+        raise InvalidInputs(f"The inputs do not have the same number of rows: {counts}.")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -422,8 +420,8 @@ def _require_rows(outputs: WholeTensors) -> None:
                 'Send the inputs in columns ({"inputs": ...}) instead of "instances".'
             )
     if len({len(output) for output in outputs.values.values()}) > 1:
-        told = ", ".join(f"{name} has {len(output)}" for name, output in outputs.values.items())
-        raise InvalidOutputs(f"The outputs do not have the same number of rows: {told}.")
+        counts = ", ".join(f"{name} has {len(output)}" for name, output in outputs.values.items())
+        raise InvalidOutputs(f"The outputs do not have the same number of rows: {counts}.")
 
 
 def _encode_columns(predictions: Batch) -> bytes:

@@ -1,4 +1,4 @@
-"""Tensors as TensorFlow's messages have them, and numpy's arrays, without TensorFlow.
+"""Converts between TensorFlow's TensorProto and numpy arrays, without TensorFlow.
 
 The elements of a tensor are in `tensor_content`, or in the list of its type; a list that is too short goes on
 with its last element, an empty one with zeros. Answers have them in lists, as those of TensorFlow Serving do:
@@ -23,11 +23,11 @@ from serving.protocols.protobuf_fields import MalformedProtobuf, encode_field_pr
 from serving.protocols.protos import load_descriptor_pool, load_message_class
 from serving.runtimes.datatypes import BF16, BYTES, datatype_of, dtype_of
 
-# What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
+# Limit of the elements that a request leaves out, in bytes: a few bytes can declare any shape.
 MAX_FILLED_BYTES = 16 << 20
 # Texts in the contents of a tensor: more would keep a node busy for seconds.
 _MAX_TEXTS = 1 << 20
-# numpy has no more of them.
+# numpy's limit.
 _MAX_DIMENSIONS = 32
 _CONTENT = "tensor_content"
 
@@ -76,52 +76,53 @@ _AS_IN_MEMORY = frozenset({"bool_val", "float_val", "double_val", "scomplex_val"
 
 
 def decode_tensors(
-    tensors: Mapping[str, Any], lifted: Mapping[str, TensorContent]
+    tensors: Mapping[str, Any], contents: Mapping[str, TensorContent]
 ) -> dict[str, NDArray[Any]]:
-    """Tensors by name as arrays; texts are objects, each of them bytes. `lifted` has contents left in a body.
+    """Tensors by name as arrays; texts as objects of bytes. `contents` are those that were left in the body.
 
     Raises InvalidInputs that names the tensor. Allocates at most `MAX_FILLED_BYTES` beyond the message.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    room = MAX_FILLED_BYTES
+    bytes_left = MAX_FILLED_BYTES
     for name, tensor in tensors.items():
         try:
             shape = _read_shape(tensor.tensor_shape)
-            elements = _read_elements(tensor, lifted.get(name), shape)
+            elements = _read_elements(tensor, contents.get(name), shape)
             missing = math.prod(shape) - len(elements)
             if missing:
-                room -= missing * elements.itemsize
-                elements = _repeat_last(elements, shape, room)
+                bytes_left -= missing * elements.itemsize
+                elements = _repeat_last(elements, shape, bytes_left)
             arrays[name] = elements.reshape(shape)
         except ValueError as error:
             raise InvalidInputs(f"Input {name}: {error}") from error
     return arrays
 
 
-def _read_elements(tensor: Any, lifted: TensorContent | None, shape: Shape) -> NDArray[Any]:
+def _read_elements(tensor: Any, extracted: TensorContent | None, shape: Shape) -> NDArray[Any]:
     """The elements that a tensor has: all that its shape takes, or those of a list. Raises ValueError."""
     kind = _ELEMENT_TYPES.get(tensor.dtype)
     if kind is None:
         known = ", ".join(map(_type_name, _ELEMENT_TYPES))
         raise ValueError(f"its dtype is {_type_name(tensor.dtype)}; it can be one of {known}.")
-    if lifted is None:
+    if extracted is None:
         content = tensor.tensor_content
         return (
             _unpack_content(kind, content, shape)
             if content
             else _read_list(kind, getattr(tensor, kind.field))
         )
-    if lifted.field == _CONTENT:
-        return _unpack_content(kind, lifted.data, shape)
-    if lifted.field != kind.field:
+    if extracted.field == _CONTENT:
+        return _unpack_content(kind, extracted.data, shape)
+    if extracted.field != kind.field:
         raise ValueError(
-            f"its elements are in {lifted.field}; those of {_element_type_name(kind)} go into {kind.field}."
+            f"its elements are in {extracted.field}; those of {_element_type_name(kind)} go into "
+            f"{kind.field}."
         )
-    if len(lifted.data) % kind.listed.itemsize:
+    if len(extracted.data) % kind.listed.itemsize:
         raise ValueError(
-            f"{kind.field} has {len(lifted.data)} bytes; every number in it takes {kind.listed.itemsize}."
+            f"{kind.field} has {len(extracted.data)} bytes; every number in it takes {kind.listed.itemsize}."
         )
-    return _convert_list(kind, np.frombuffer(lifted.data, kind.listed))
+    return _convert_list(kind, np.frombuffer(extracted.data, kind.listed))
 
 
 def _unpack_content(kind: _ElementType, content: bytes | memoryview, shape: Shape) -> NDArray[Any]:
@@ -185,7 +186,7 @@ def _make_text_array(values: Iterable[bytes]) -> NDArray[Any]:
 
 
 def _split_texts(content: bytes | memoryview, count: int) -> list[bytes]:
-    """Texts that stand behind each other, after the lengths of all. Raises ValueError."""
+    """The concatenated texts, which follow the lengths of all. Raises ValueError."""
     if count > _MAX_TEXTS:
         raise ValueError(f"tensor_content can have {_MAX_TEXTS} texts; send more of them in string_val.")
     lengths: list[int] = []
@@ -217,25 +218,25 @@ def _read_shape(shape: Any) -> Shape:
     return sizes
 
 
-def _repeat_last(elements: NDArray[Any], shape: Shape, room: int) -> NDArray[Any]:
+def _repeat_last(elements: NDArray[Any], shape: Shape, bytes_left: int) -> NDArray[Any]:
     """Elements with the last one repeated until a shape is full. Raises ValueError."""
     have, count = len(elements), math.prod(shape)
     if have > count:
         raise ValueError(f"it has {have} elements; its shape {list(shape)} takes {count}.")
-    if room < 0:
+    if bytes_left < 0:
         raise ValueError(
             f"it has {have} of the {count} elements of its shape {list(shape)}. What a request leaves out "
             f"may have {MAX_FILLED_BYTES >> 20} MiB: send all elements."
         )
-    grown = (
+    filled = (
         np.zeros(count, elements.dtype)
         if have or elements.dtype.kind != "O"
         else _make_text_array([b""] * count)
     )
     if have:
-        grown[:have] = elements
-        grown[have:] = elements[-1:]
-    return grown
+        filled[:have] = elements
+        filled[have:] = elements[-1:]
+    return filled
 
 
 def _element_type_name(kind: _ElementType) -> str:

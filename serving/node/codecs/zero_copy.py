@@ -1,7 +1,6 @@
-"""Long tensors of TensorFlow's messages, left where they are: protobuf would copy them twice.
+"""Extracts long tensors from TensorFlow's messages without a copy; protobuf would copy them twice.
 
-A message is parsed without them, and they are read from the body. Whatever is not as everybody writes it
-stays in the message, for protobuf to judge.
+Protobuf parses the rest of the message. Tensors in an unusual encoding stay in the message.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from serving.protocols.protobuf_fields import (
     iter_fields,
 )
 
-# Bytes from which on contents are left where they are.
+# Contents from this many bytes on are extracted.
 MIN_CONTENT_BYTES = 4096
 # `tensor_content` and the packed lists whose elements are as they are in memory: TensorProto's fields.
 CONTENT_FIELDS = {4: "tensor_content", 5: "float_val", 6: "double_val", 9: "scomplex_val", 12: "dcomplex_val"}
 
 _KEY, _VALUE = 1, 2
-# Fields of a message that are looked at: one of millions is not for Python to read.
+# Limit of the fields that are parsed in Python.
 _MAX_FIELDS = 1024
-# Type, shape, version and contents: a tensor with more fields has a list that is not packed, or several.
+# Type, shape, version and contents: a tensor with more fields has an unpacked list, or several lists.
 _MAX_TENSOR_FIELDS = 4
 
 
@@ -46,32 +45,34 @@ def extract_contents(
         return body, {}
     view = memoryview(body)
     rest: list[bytes | memoryview] = []
-    lifted: dict[str, TensorContent] = {}
+    contents: dict[str, TensorContent] = {}
     keys: list[str] = []
     try:
         for count, field in enumerate(iter_fields(body)):
             if count == _MAX_FIELDS:
                 return body, {}
-            kept: bytes | memoryview = view[field.tag_start : field.end]
+            part: bytes | memoryview = view[field.tag_start : field.end]
             if field.number == number:
                 key, tensor = _parse_entry(body, field)
                 keys.append(key)
                 content = _find_content(body, tensor)
                 if content is not None:
-                    lifted[key] = TensorContent(
+                    contents[key] = TensorContent(
                         CONTENT_FIELDS[content.number], view[content.start : content.end]
                     )
-                    kept = _remove_content(body, number, key, tensor, content)
-            rest.append(kept)
+                    part = _remove_content(body, number, key, tensor, content)
+            rest.append(part)
     except (MalformedProtobuf, UnicodeDecodeError):
         return body, {}
-    if not lifted or len(set(keys)) < len(keys):  # of entries with one key the last counts, maybe a short one
+    if not contents or len(set(keys)) < len(
+        keys
+    ):  # of entries with one key the last counts, maybe a short one
         return body, {}
-    return b"".join(rest), lifted
+    return b"".join(rest), contents
 
 
 def _parse_entry(body: bytes | bytearray, entry: ProtobufField) -> tuple[str, ProtobufField]:
-    """The key of an entry, and where its value is. Raises Broken if it is not a key and a value."""
+    """The key and the value field of an entry. Raises MalformedProtobuf if it has other fields."""
     found = iter_fields(body, entry.start, entry.end)
     key, value = next(found, None), next(found, None)
     if key is None or value is None or next(found, None) is not None:

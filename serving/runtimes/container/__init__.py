@@ -1,8 +1,7 @@
-"""Models that a container of their owner's serves: JSON goes in over HTTP, and JSON comes out.
+"""Models that their owner's container serves: JSON over HTTP.
 
 The node is as for every other model; in place of a library it has a container, which an engine's command
-runs (`serving.container_engine`). Nothing is assumed of it, so its requests are never merged, and nothing is
-made up for it to answer.
+runs (`serving.container_engine`). Nothing is assumed of it: no batching, and no synthetic requests.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from serving.runtimes.schema_inference import (
 )
 
 _MAX_SHOWN = 1000
-# Seconds after which a connection may be closed by the other side any moment.
+# Seconds after which the container may close an idle connection.
 _IDLE = 1.0
-# Within which it shows that a container which hung up has ended.
+# Seconds for a container that has closed its connection to exit.
 _END_SECONDS = 2.0
 _REFUSED, _BUSY, _FAILED = 400, frozenset({429, 503}), 500
 
 
 class ContainerRuntime:
-    """A model in a container, which is asked one request at a time."""
+    """A model in a container, which gets one request at a time."""
 
-    # Of code of a user, of which nothing is known.
+    # User code, of which nothing is known.
     framework = "CUSTOM"
     mergeable = False
     exact = True
@@ -81,7 +80,6 @@ class ContainerRuntime:
         return predictions
 
     def close(self) -> None:
-        """End the container."""
         self._connection.close()
         self._running.close()
 
@@ -120,7 +118,7 @@ class ContainerRuntime:
             raise
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            # If it is gone, so is this process, and whoever has started that sees why.
+            # If it has exited, this process ends too, and its parent sees why.
             self._running.wait_for_exit(_END_SECONDS)
             reason = str(error) or type(error).__name__
             raise ModelFailed(f"The container did not answer: {reason}.") from error
@@ -140,7 +138,7 @@ def load(contained: ModelContainer, source: LoadSpec) -> ContainerRuntime:
 
 def _read_body(response: http.client.HTTPResponse, most: int) -> bytes:
     """The body of an answer. Raises Internal for one that is too long, before it takes memory."""
-    answer, length = b"", response.length  # None where that is not told
+    answer, length = b"", response.length  # None if the header is missing
     if length is None:
         answer = response.read(most + 1)
         length = len(answer)

@@ -22,9 +22,9 @@ from serving.errors import LoadFailed
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _POLL_INTERVAL = 0.1
-# As the contract has them, in seconds: how long a health check may take, and how often it is made.
+# The contract's timeout and interval of health checks (docs/containers.md), in seconds.
 _HEALTH_TIMEOUT, HEALTH_INTERVAL = 10.0, 10.0
-# So many failures in a row make a container unhealthy.
+# This many failures in a row make a container unhealthy.
 MAX_FAILURES = 4
 _HEALTHY = b"200"
 # What may precede the body of an answer to a health check, interim answers included.
@@ -38,7 +38,7 @@ _REPORT_BYTES = 1 << 20
 class RunningContainer:
     """A container from its start to its end. Raises LoadFailed when it cannot be started.
 
-    `on_start` is told the pid of its first process, where that can be measured.
+    `on_start` gets the pid of its first process, if that runs here as the same user.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RunningContainer:
         self._exit_watcher.join(_END_SECONDS)
 
     def _find_address(self) -> tuple[str, int]:
-        """Where it listens, as the engine tells, once it runs."""
+        """The address from the engine, once it runs."""
         while True:
             self._check_running()
             found = self._run_engine("port", self.name, f"{self.container.port}/tcp").splitlines()
@@ -175,7 +175,7 @@ class RunningContainer:
             raise LoadFailed(f"The container ended before it was healthy ({self._exit_description}).")
 
     def _watch_exit(self) -> None:
-        """Wait for how it ended, with the last that it said."""
+        """Wait for the supervisor's report: the exit code and the last lines of output."""
         try:
             found = json.loads(os.read(self._report, _REPORT_BYTES))
             said = " / ".join(found["lines"])
@@ -240,6 +240,6 @@ def is_closed(connection: http.client.HTTPConnection) -> bool:
     except OSError:
         return True
     else:
-        return True  # its end, or what nobody has asked for
+        return True  # its end, or unexpected data
     finally:
         connection.sock.setblocking(True)

@@ -57,7 +57,7 @@ from serving.runtimes.schema_inference import (
     untyped_tensor,
 )
 
-# What a predictor says went wrong, as our errors.
+# Our errors by the kinds of a predictor's errors.
 _ERRORS: Mapping[str, type[ServingError]] = {
     "load": LoadFailed,
     "code": UserCodeFailed,
@@ -68,7 +68,7 @@ _ERRORS: Mapping[str, type[ServingError]] = {
 
 
 class ExternalRuntime:
-    """A model in a predictor process; `about` is what that told when it had loaded it from a file."""
+    """A model in a predictor process; `about` is the process's description of the model in `file`."""
 
     def __init__(
         self, predictor: PredictorProcess, framework: str, about: Mapping[str, Any], file: Path, method: str
@@ -110,15 +110,15 @@ class ExternalRuntime:
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the predictor answers. Raises Unavailable when it ends instead."""
         head: dict[str, Any] = {}
-        asked, arguments = self._resolve_method(parameters)
-        if isinstance(asked, tuple):
-            several = {name: self.method if name == PREDICTIONS else name for name in asked}
+        selected, arguments = self._resolve_method(parameters)
+        if isinstance(selected, tuple):
+            several = {name: self.method if name == PREDICTIONS else name for name in selected}
             return {
                 name: self.predict(instances, **arguments, method=method)  # type: ignore[misc]
                 for name, method in several.items()
             }
-        if asked != self.method:
-            arguments = {**arguments, METHOD_PARAMETER: asked}
+        if selected != self.method:
+            arguments = {**arguments, METHOD_PARAMETER: selected}
         if arguments:
             head["parameters"] = arguments
         if isinstance(instances, list):
@@ -129,7 +129,6 @@ class ExternalRuntime:
         return _decode_result(self._predictor.send_request({**head, **more}, body))
 
     def close(self) -> None:
-        """End the predictor."""
         self._predictor.close()
 
     def make_synthetic_rows(self, count: int) -> NDArray[np.float64] | None:
@@ -195,7 +194,7 @@ class ExternalRuntime:
         return rows
 
     def _resolve_method(self, parameters: Mapping[str, Any]) -> tuple[MethodSelection, dict[str, Any]]:
-        """What is asked, and with which arguments. Raises InvalidInputs."""
+        """The method or methods, and their arguments. Raises InvalidInputs."""
         if not parameters:
             return self.method, {}
         if self.framework == "CUSTOM":
@@ -204,17 +203,17 @@ class ExternalRuntime:
             return self.method, dict(parameters) if known is None else check_arguments(
                 parameters, known, self._owner
             )
-        asked, rest = select_methods(parameters, self.method, self.methods, self._owner)
+        selected, rest = select_methods(parameters, self.method, self.methods, self._owner)
         arguments: dict[str, Any] = {}
-        for name in asked if isinstance(asked, tuple) else (asked,):
+        for name in selected if isinstance(selected, tuple) else (selected,):
             method = self.method if name == PREDICTIONS else name
             arguments = check_arguments(rest, self._known_arguments[method], self._owner, method)
-        return asked, arguments
+        return selected, arguments
 
 
 def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> ExternalRuntime:
     """Start a predictor and have it load the model. Raises LoadFailed or UserCodeFailed."""
-    wanted: dict[str, Any] = {
+    load_request: dict[str, Any] = {
         "model_dir": str(source.model_dir),
         "framework": framework,
         "packages": list(map(str, source.packages)),
@@ -222,21 +221,21 @@ def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> Ext
         "method": source.method,
     }
     if framework != "CUSTOM":
-        wanted["file"] = name = find_model_file(source.model_dir, framework).name
+        load_request["file"] = name = find_model_file(source.model_dir, framework).name
         if framework == "XGBOOST" and name in PICKLE_FILES:
-            wanted["framework"] = "XGBOOST_PICKLE"
+            load_request["framework"] = "XGBOOST_PICKLE"
     predictor = PredictorProcess(external.interpreter, external.pilot)
     try:
         if external.on_start is not None:
             external.on_start(predictor.pid)
-        head, _ = _check_answer(predictor.load_model(wanted))
+        head, _ = _check_answer(predictor.load_model(load_request))
     except ServingError as error:
         predictor.close()
         kind = UserCodeFailed if isinstance(error, UserCodeFailed) else LoadFailed
         raise kind(f"{error.message} It was loaded by {external.interpreter}.") from error
     if external.shared_fate:
         predictor.share_fate()
-    file = source.model_dir / wanted.get("file", "")
+    file = source.model_dir / load_request.get("file", "")
     return ExternalRuntime(predictor, framework, head["loaded"], file, source.method or PREDICT_METHOD)
 
 

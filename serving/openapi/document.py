@@ -15,7 +15,7 @@ Json = dict[str, Any]
 OBJECT: Json = {"type": "object"}
 STRING: Json = {"type": "string"}
 
-# Every refusal, by its status.
+# Descriptions of errors, by status.
 _ERROR_DESCRIPTIONS: Mapping[int, str] = {
     400: "The request is wrong, or the state of the resource does not allow it.",
     401: "No token where one is needed, or one that is no good.",
@@ -88,11 +88,11 @@ class OpenApiOperation:
     refusals: tuple[int, ...] = READ_ERRORS
     text_errors: bool = False
     is_public: bool = False
-    unavailable_body: Json | None = None  # what is told with 503 where that is no error
+    unavailable_body: Json | None = None  # the body of a 503 that is no error
 
     def to_json(self, name: str, path: str) -> Json:
         error = "ErrorText" if self.text_errors else "Error"
-        told: Json = {
+        rendered: Json = {
             "operationId": name,
             "summary": self.summary,
             "tags": [self.tag],
@@ -110,13 +110,13 @@ class OpenApiOperation:
             },
         }
         if self.unavailable_body is not None:
-            told["responses"]["503"] = {
+            rendered["responses"]["503"] = {
                 "description": _ERROR_DESCRIPTIONS[503],
                 "content": body_content({JSON: self.unavailable_body}),
             }
         if self.request_bodies is not None:
-            told["requestBody"] = {"required": True, "content": body_content(self.request_bodies)}
-        return {**told, "security": []} if self.is_public else told
+            rendered["requestBody"] = {"required": True, "content": body_content(self.request_bodies)}
+        return {**rendered, "security": []} if self.is_public else rendered
 
 
 def build_document(

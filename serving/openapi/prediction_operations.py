@@ -301,8 +301,8 @@ def build_predict_operation(schema: ModelSchema, title: str) -> OpenApiOperation
 
 def with_legacy_errors(operation: Json) -> Json:
     """Describe errors of models and their inputs as AI Platform sent them, with 200."""
-    told = operation["responses"]["200"]["content"][JSON]
-    told["schema"] = {"anyOf": [told["schema"], schema_ref("ErrorText")]}
+    success = operation["responses"]["200"]["content"][JSON]
+    success["schema"] = {"anyOf": [success["schema"], schema_ref("ErrorText")]}
     return operation
 
 

@@ -32,7 +32,7 @@ _B64_SCHEMA: Json = {
 _ANY_VALUE: Json = {}
 # What is missing is a value for trees, which hold numbers as float32.
 _TREE_NUMBER: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38}
-# In a document for many; `:schema` has the longer ones.
+# Limits in a document of many models; `:schema` has the longer ones.
 _MAX_EXAMPLE_BYTES = 4096
 
 

@@ -16,7 +16,7 @@ import msgspec
 from serving.errors import InvalidArgument
 from serving.http_headers import Headers
 
-# Most bytes of what a call says of itself.
+# Bytes of encoded metadata.
 MAX_METADATA_BYTES = 1 << 14
 
 

@@ -14,11 +14,11 @@ from serving.names import ModelName, VersionName, parse_model_or_version_name
 
 # Numbers of versions are of 64 bits in these protocols, with a sign.
 _MAX_VERSION_NUMBER = (1 << 63) - 1
-# Ids are no longer than this, and what is may not fill the memory of who remembers names.
+# Ids are no longer than this; longer names must not fill caches.
 _DIGITS = re.compile(r"[0-9]{1,128}")
 _NUMBERED = re.compile(r"[A-Za-z]+[_-]?([0-9]+)")
 _FALSE_LABELS = frozenset({"off", "false", "no"})
-# Of the versions of a model, how many an error names.
+# Versions of a model that an error names.
 _MAX_VERSIONS_NAMED = 5
 
 # The versions of a model: their labels, by id.

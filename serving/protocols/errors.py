@@ -16,7 +16,7 @@ from serving.errors import (
 from serving.http_headers import error_headers
 from serving.protocols import Dialect, Reply
 
-# What tells a refusal over gRPC from an answer.
+# Marks errors over gRPC.
 GRPC_STATUS = b"grpc-status"
 
 # As TensorFlow Serving says it. KServe's client reads errors of no other type, such as one with a charset.

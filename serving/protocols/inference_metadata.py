@@ -12,7 +12,7 @@ from serving.protocols.tensorflow_metadata import ServableState, VersionStatus, 
 
 # Tensors as bytes beside the JSON, both ways.
 EXTENSIONS = ("binary_tensor_data",)
-# What a server is called that was given no other name.
+# The default name of a server.
 SERVER_NAME = "pilotlight"
 _NO_SIGNATURE = ModelSignature((), ())
 

@@ -22,8 +22,8 @@ from serving.protocols.protobuf_fields import (
     to_signed_int64,
 )
 
-# Messages have a field for each input, and their model's comes first as a rule. Behind so many it is not
-# looked for, nor in more tasks, of which each has two: what a client sends must not take the gateway long.
+# Messages have a field for each input, and their model's usually comes first. It is not searched behind so
+# many fields, nor in more tasks, of which each has two: parsing must not keep the gateway busy for long.
 _MAX_FIELDS, _MAX_TASK_FIELDS = 1024, 16
 _MAX_TASKS = 64
 # Long specs are wrong ones.

@@ -73,12 +73,12 @@ def _parse_part(number: int, text: bytes) -> BatchPart:
     end, _, rest = text.partition(b"\n")
     if end.strip():
         raise _invalid_part(number, "its boundary is not a line of its own")
-    told, request = _split_headers(number, rest.removesuffix(b"\r"))
-    if strip_parameters(told.get(b"content-type", b"").decode("latin-1")) != "application/http":
+    part_headers, request = _split_headers(number, rest.removesuffix(b"\r"))
+    if strip_parameters(part_headers.get(b"content-type", b"").decode("latin-1")) != "application/http":
         raise _invalid_part(number, "its Content-Type must be application/http")
-    if told.get(b"content-transfer-encoding", b"binary").lower() not in {b"binary", b"7bit", b"8bit"}:
+    if part_headers.get(b"content-transfer-encoding", b"binary").lower() not in {b"binary", b"7bit", b"8bit"}:
         raise _invalid_part(number, "its Content-Transfer-Encoding must be binary")
-    content_id = told.get(b"content-id", b"")
+    content_id = part_headers.get(b"content-id", b"")
     if content_id and not _CONTENT_ID.fullmatch(content_id):
         raise _invalid_part(number, "its Content-ID cannot be sent back")
     line, _, rest = request.lstrip(b"\r\n").partition(b"\n")
@@ -119,13 +119,16 @@ def _split_headers(number: int, text: bytes) -> tuple[Mapping[bytes, bytes], byt
     return headers, text[position:]
 
 
-def _trim_body(number: int, body: bytes, told: bytes | None) -> bytes:
+def _trim_body(number: int, body: bytes, content_length: bytes | None) -> bytes:
     """Remove the line end that some clients put behind a body."""
-    if told is None:
+    if content_length is None:
         return body
-    if not told.isdigit() or len(told) > 10 or int(told) > len(body) or body[int(told) :].strip():
+    if not content_length.isdigit() or len(content_length) > 10:
         raise _invalid_part(number, "its Content-Length is not that of its body")
-    return body[: int(told)]
+    size = int(content_length)
+    if size > len(body) or body[size:].strip():
+        raise _invalid_part(number, "its Content-Length is not that of its body")
+    return body[:size]
 
 
 def render_answer(part: BatchPart, status: int, headers: Headers, body: bytes) -> bytes:

@@ -29,7 +29,7 @@ _PATTERNS = (
 )
 # Cloud Logging's, beside those of the Open Inference Protocol.
 LOG_ENTRIES_PATH = "/v2/entries:list"
-# Paths of which it is remembered what they say, and the longest of them.
+# Cached paths, and the longest of them.
 _CACHE_SIZE, _MAX_CACHED_LENGTH = 1024, 512
 
 

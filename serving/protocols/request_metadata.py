@@ -13,13 +13,13 @@ from serving.media_types import BINARY, JSON, NPY, negotiate_media_type, strip_p
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.protocols.paths import PredictionPath
 
-# What a body of AI Platform's route can be besides JSON, which is what all else is taken for: clients tell
-# many types for it, curl that of a form.
+# Content types of AI Platform's route besides JSON, which all others are taken for: clients send many types
+# for it, curl that of a form.
 _BINARY_TYPES = frozenset({NPY, BINARY})
 _RESPONSE_TYPES = (JSON, NPY, BINARY)
 # Of the longest length that can be meant.
 _MAX_LENGTH_DIGITS = 18
-# What is remembered of AI Platform's, unless it is long: clients send the same few headers again and again.
+# Cached metadata of AI Platform's requests, unless the headers are long: clients repeat the same few.
 _CACHE_SIZE, _MAX_CACHED_LENGTH = 256, 512
 
 
@@ -39,7 +39,7 @@ def parse_request_metadata(
             call = (_parse_ai_platform_cached if short else _parse_ai_platform)(
                 given, accept, headers.get(JSON_BYTES)
             )
-            # Of its answers only this kind tells what it is of.
+            # Only these responses of this dialect contain the version.
             named = call.accept == BINARY
             return msgspec.structs.replace(call, model=path.model, version=version) if named else call
         case Dialect.INFERENCE:

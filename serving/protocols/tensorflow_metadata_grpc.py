@@ -16,7 +16,7 @@ from serving.protocols.tensorflow_metadata import VersionStatus, sort_newest_fir
 
 _PACKAGE = "tensorflow.serving."
 _SIGNATURES = "signature_def"
-# Bytes of a question, which names a model and that: millions of names would keep the server busy for seconds.
+# Bytes of a request: millions of field names would keep the server busy for seconds.
 _MAX_REQUEST_BYTES = 1 << 14
 # Of tensorflow.error.Code.
 _OK, _UNKNOWN = 0, 2
@@ -55,10 +55,10 @@ def encode_status_response(standings: Iterable[VersionStatus]) -> bytes:
     """Encode a GetModelStatusResponse. The version of those that have no number is 0."""
     answer = load_message_class(_PACKAGE + "GetModelStatusResponse")()
     for one in sort_newest_first(standings):
-        told = answer.model_version_status.add(version=int(parse_version_number(one.version) or 0))
-        told.state = told.State.Value(one.state)
-        told.status.error_code = _UNKNOWN if one.error else _OK
-        told.status.error_message = one.error
+        added = answer.model_version_status.add(version=int(parse_version_number(one.version) or 0))
+        added.state = added.State.Value(one.state)
+        added.status.error_code = _UNKNOWN if one.error else _OK
+        added.status.error_message = one.error
     return _serialize_message(answer)
 
 

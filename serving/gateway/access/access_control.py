@@ -29,11 +29,11 @@ from serving.http_headers import Scope, find_header
 
 logger = logging.getLogger(__name__)
 
-# Seconds until a token that was made or revoked by the command counts.
+# Seconds between two looks for tokens that the command has made or revoked.
 _REFRESH_SECONDS: Final = 0.5
-# Seconds after which it is trouble that they could not be read: revoked ones would still count.
+# Seconds without a successful read after which the supervisor reports it: revoked tokens would still work.
 _REFRESH_DEADLINE: Final = 10.0
-# Decisions on predictions that are remembered, and the longest names in them, which callers choose.
+# Cached decisions on predictions, and the longest names in them, which callers choose.
 _MAX_CACHED_DECISIONS, _MAX_CACHED_NAME = 10_000, 1024
 _BEARER_PREFIX = b"bearer "
 
@@ -72,7 +72,7 @@ class AccessControl:
         try:
             await self.refresh_tokens()
         except ServingError as error:
-            # Who was known stays known: a disk in trouble should lock nobody out.
+            # Keep the tokens read before: a failing disk should lock nobody out.
             if not self._refresh_fails:
                 logger.warning("%s The tokens known so far are good for now.", error.message)
             self._refresh_fails = True
@@ -92,7 +92,7 @@ class AccessControl:
     def authorize(self, scope: Scope, method: ApiMethod) -> None:
         """Authorize a routed request. Raises Unauthenticated or PermissionDenied."""
         if not method.resource:
-            return  # tells whether the server lives: nobody's token matters
+            return  # a health check: it needs no token
         caller = self._authenticate(scope)
         if method.permission:
             self.check_permission(caller, method.permission, method.resource.format_map(scope["path_params"]))

@@ -17,14 +17,14 @@ from serving.gateway.methods import SERVER
 from serving.gateway.request_context import ANONYMOUS_CALLER, Caller
 from serving.resources import Resource
 
-# Who has the state folder can always make a token of it; it owns everything, whatever policies say.
+# Who can write the state folder can always make a token for it, and owns everything, whatever policies say.
 ADMIN = Caller("user:admin@localhost")
 
 _ALL_USERS, _ALL_AUTHENTICATED_USERS = "allUsers", "allAuthenticatedUsers"
 _PRINCIPAL_FORMAT = re.compile(r"(user|serviceAccount):[^\s:@,]+@[^\s:@,]+")
 _MAX_MEMBERS = 1500
 _POLICY_VERSIONS = (0, 1, 3)
-# Parts of a name: nothing is so deep that a policy could be on it, or above it on anything but the server.
+# Parts of a name: no deeper resource has a policy, or an ancestor with one but the server.
 _MAX_NAME_PARTS = 16
 
 

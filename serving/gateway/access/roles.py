@@ -81,6 +81,6 @@ ROLES: Mapping[str, frozenset[str]] = {
     "roles/editor": _ADMIN | _POLICY_READ,
     "roles/viewer": _VIEWER | _PREDICT,
 }
-# All that a caller without a token can be given.
+# The only roles that callers without a token can have.
 PUBLIC_ROLES = frozenset({"roles/ml.viewer", "roles/ml.modelUser", "roles/viewer"})
 PERMISSIONS = ROLES["roles/owner"]

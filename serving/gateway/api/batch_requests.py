@@ -40,7 +40,7 @@ from serving.transport.request_head import RequestHead
 
 logger = logging.getLogger(__name__)
 
-# Of the batch itself, for parts that have none of their own.
+# Headers of the batch that apply to parts without them.
 _INHERITED_HEADERS = (b"authorization", b"user-agent")
 
 
@@ -86,7 +86,7 @@ class BatchRequestsApi:
         self._seconds = seconds
         self._max_answer_bytes = max_answer_bytes
         self._unsent_bytes = unsent_bytes
-        self._unsent_bytes_held = 0  # bytes of answers, of all batches
+        self._unsent_bytes_held = 0  # bytes of responses, over all batches
 
     async def answer_batch(self, request: Request) -> Response:
         """`POST /batch`: one part after the other, in their order, until the client disconnects."""
@@ -200,7 +200,7 @@ class BatchRequestsApi:
             prediction.disconnect()
 
 
-# What parts have in common: where the connection comes from and goes to.
+# Common to all parts: the connection.
 _CONNECTION_SCOPE_KEYS = ("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "state")
 
 

@@ -18,7 +18,7 @@ from serving.gateway.api.documents.discovery_document import (
 from serving.gateway.api.request_io import json_response
 from serving.transport.cross_origin import parse_authority
 
-# It tells each caller the address that the caller has used: nobody else is to be told that.
+# The document contains the address that the caller has used: no cache may give it to others.
 _PRIVATE_HEADERS = {"cache-control": "private, no-store", "vary": "Host, X-Forwarded-Proto"}
 
 
@@ -56,6 +56,6 @@ def _root_url(request: Request) -> str:
     authority = parse_authority(host.encode("latin-1"))
     if authority is None:
         raise InvalidArgument("The Host header must name this server, as in pilotlight.example:8080.")
-    # A proxy in front may speak TLS; to claim so only makes the caller speak it.
+    # A proxy in front may speak TLS; a false claim only makes the caller itself use it.
     is_secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
     return f"{'https' if is_secure else 'http'}://{host.lower()}/"

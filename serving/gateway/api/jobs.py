@@ -19,7 +19,7 @@ from serving.gateway.api.request_io import (
 )
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.job_queue import JobQueue as Runner
+from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.request_context import Caller, get_caller
 from serving.gateway.state.records import JobRecord
 from serving.gateway.thread_pool import ThreadPool
@@ -33,7 +33,7 @@ class JobsApi:
     """The methods on jobs; `queue_jobs` is how many may be unfinished, `access` None while that is off."""
 
     def __init__(
-        self, catalog: Catalog, job_queue: Runner, queue_jobs: int, access: AccessControl | None = None
+        self, catalog: Catalog, job_queue: JobQueue, queue_jobs: int, access: AccessControl | None = None
     ) -> None:
         self._catalog = catalog
         self._job_queue = job_queue
@@ -95,7 +95,7 @@ class JobsApi:
         progress = self._job_queue.find_progress(record)
         output = self._job_queue.with_current_counts(record).job.prediction_output
         lines = await self._threads.run(self._job_queue.job_log(record).read_tail, _TAIL_LINES)
-        told: dict[str, Any] = {
+        rendered: dict[str, Any] = {
             "state": record.job.state,
             "phase": progress.phase or "",
             "attempt": record.attempt,
@@ -108,7 +108,7 @@ class JobsApi:
             "secondsLeft": _round_optional(progress.seconds_left),
             "log": lines,
         }
-        return json_response(told)
+        return json_response(rendered)
 
     def _check_model_permission(self, caller: Caller, project: str, job: Job) -> None:
         """The role that allows a job is on its project: a model of another project needs a role there too."""

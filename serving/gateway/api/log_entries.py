@@ -20,7 +20,7 @@ from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.request_io import json_response, read_resource
 from serving.gateway.catalog.jobs import job_name
-from serving.gateway.jobs.job_queue import JobQueue as Runner
+from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.jobs.log_filter import SEVERITIES, JobLogLine, LogFilter
 from serving.gateway.proxy.rate_limits import ApiRateLimits
 from serving.gateway.request_context import get_caller
@@ -35,14 +35,14 @@ _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 50, 1000
 _MAX_PROJECTS = 10
 # Of the texts of one answer, and of one entry.
 _MAX_PAGE_BYTES, _MAX_TEXT_LENGTH = 8 << 20, 64 << 10
-# Lines of a log, the last ones: whoever submits jobs writes as many as will fit.
+# Only the last lines of a log are read: a job may write as many as will fit.
 _MAX_LINES = 200_000
 _RESOURCE_TYPE = "ml_job"
 _TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})/(.{1,500})")
-# A line begins with its local time, and says how grave it is; others go on with the one before.
+# A line begins with its local time and its severity; others continue the one before.
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(\d{3}))? ([A-Z]+) (.*)")
 _SERVER, _WORKER = "service", "worker"
-# After so many lines a thread lets others have the interpreter.
+# After so many lines the thread releases the interpreter to others.
 _YIELD_EVERY_LINES, _YIELD_SECONDS = 1000, 0.0005
 _THREADS, _QUEUE = 2, 30
 
@@ -67,7 +67,7 @@ class LogEntriesApi:
     def __init__(
         self,
         state: Callable[[], CatalogState],
-        job_queue: Runner,
+        job_queue: JobQueue,
         access: AccessControl | None,
         limits: ApiRateLimits,
     ) -> None:
@@ -145,11 +145,11 @@ def parse_log_lines(text: str, begin: int) -> Iterator[JobLogLine]:
         if count % _YIELD_EVERY_LINES == 0:
             time.sleep(_YIELD_SECONDS)
         said, found = line, _LINE.fullmatch(line)
-        told = None if found is None else _parse_microseconds(found[1], found[2])
-        if found is not None and told is not None:
+        line_time = None if found is None else _parse_microseconds(found[1], found[2])
+        if found is not None and line_time is not None:
             word, said = found[3], found[4]
-            if told > moment:
-                moment, number = told, -1
+            if line_time > moment:
+                moment, number = line_time, -1
             severity = word if word in SEVERITIES else "INFO"
             task = _SERVER if word == "SERVER" else _WORKER
         number += 1
@@ -200,7 +200,7 @@ def _render_entry(line: JobLogLine, record: JobRecord) -> dict[str, Any]:
     }
 
 
-# ---- what is asked
+# ---- the request
 
 
 def _parse_projects(sent: ListLogEntriesRequest) -> Sequence[str]:

@@ -42,7 +42,8 @@ if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
 logger = logging.getLogger(__name__)
 
 _ALL_STATISTICS = "inference.GRPCInferenceService.AllModelStatistics"
-# What access is checked on for a model whose name cannot be read: only who may ask of all is told why.
+# The resource that stands for a model with an unreadable name: only callers that may see all models get the
+# reason.
 _NO_MODEL = "-"
 
 
@@ -157,7 +158,7 @@ def _select_method(call: GrpcCall) -> ApiMethod:
     """Statistics that name no model are those of all."""
     method = METHODS[f"{call.rpc.service}.{call.rpc.name}"]
     if call.rpc.name == "ModelStatistics":
-        with contextlib.suppress(ServingError):  # what is wrong is told by its endpoint
+        with contextlib.suppress(ServingError):  # its endpoint reports the error
             if not parse_model_spec(call.rpc.request, call.body).model:
                 return METHODS[_ALL_STATISTICS]
     return method

@@ -21,7 +21,7 @@ from serving.names import ModelName, VersionName, check_project, parse_model_or_
 from serving.openapi import docs_page
 from serving.resources import VersionState
 
-# Of what a document tells of versions: packed, they are that long at most.
+# Bytes of the packed schemas in one document.
 _MAX_SCHEMA_BYTES = 1 << 18
 _QUEUE = 31
 _VIEW_PERMISSIONS = ("ml.versions.get",)
@@ -52,13 +52,15 @@ class OpenApiDocumentApi:
         shown = list(itertools.islice(found, size + 1))
         fitting = _take_fitting(shown[:size])
         token = encode_page_token(str(fitting[-1].name)) if len(fitting) < len(shown) else ""
-        # Not on the loop: of versions that nobody has asked about it takes tens of milliseconds.
+        # Not on the event loop: uncached descriptions take tens of milliseconds.
         return await self._threads.run(self._render_document, fitting, token)
 
     def _render_document(self, records: Sequence[VersionRecord], token: str) -> Response:
         info, paths = self._base_document["info"], self._base_document["paths"]
-        told = iter_prediction_paths(records, old_errors=self._old_errors, single_output=self._single_output)
-        document = {**self._base_document, "paths": {**paths, **dict(told)}}
+        predictions = iter_prediction_paths(
+            records, old_errors=self._old_errors, single_output=self._single_output
+        )
+        document = {**self._base_document, "paths": {**paths, **dict(predictions)}}
         if token:
             document["info"] = {**info, "x-next-page-token": token}
         return json_response(document)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import json_response, page_response
 from serving.gateway.catalog import Catalog, operations
-from serving.gateway.control.operation_runner import OperationRunner as Runner
+from serving.gateway.control.operation_runner import OperationRunner
 from serving.gateway.state.record_indexes import operation_sort_key
 from serving.resources import operation_to_json
 
@@ -19,7 +19,7 @@ from serving.resources import operation_to_json
 class OperationsApi:
     """The methods on operations."""
 
-    def __init__(self, catalog: Catalog, runner: Runner) -> None:
+    def __init__(self, catalog: Catalog, runner: OperationRunner) -> None:
         self._catalog = catalog
         self._runner = runner
 

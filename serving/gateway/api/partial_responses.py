@@ -21,7 +21,7 @@ from serving.gateway.api.request_io import Endpoint, json_response
 from serving.gateway.methods import ApiMethod
 from serving.resources import to_camel_case
 
-# Names that are wanted, each with what is wanted of it; nothing: all of it.
+# Selected names, each with the mask of its value; an empty mask selects everything.
 FieldMask = dict[str, "FieldMask"]
 
 _WILDCARD = "*"
@@ -138,7 +138,7 @@ def _check_mask(mask: FieldMask, shape: Any, where: str) -> None:
         shape = get_schema(inner) if isinstance(inner, str) else inner
     properties = shape.get("properties") if isinstance(shape, dict) else None
     if not properties:
-        return  # it is not known what it can have
+        return  # its fields are not known
     for name, more in mask.items():
         if name != _WILDCARD and name not in properties:
             raise InvalidArgument(

@@ -37,13 +37,13 @@ from serving.gateway.thread_pool import ThreadPool
 
 logger = logging.getLogger(__name__)
 
-# Entries of data access that may wait, and how long they do (seconds) so that many share a write.
+# Pending entries of data access, and the seconds for which they are gathered, so that many share a write.
 _MAX_PENDING = 20_000
 _GATHER_SECONDS = 0.2
 # Denied calls cost their sender nothing: so many per second at most fill the disk.
 _DENIED_PER_SECOND = 100
 _RETRY_AFTER_SECONDS = 10
-# Seconds after which it is trouble that what waits has neither been written nor refused.
+# Seconds after which the supervisor reports that pending entries were neither written nor refused.
 _WRITE_DEADLINE = 10.0
 
 _PendingEvent = tuple[AuditEvent, asyncio.Future[None] | None]
@@ -87,7 +87,7 @@ class AuditLog:
         try:
             await self._write_and_wait(event)
         except OSError:
-            self.dropped += 1  # the line from before says that it was done
+            self.dropped += 1  # the line of its intent says that it was done
 
     def record_completion(self, call: AuditedCall, status: CallStatus, operation: str) -> None:
         """Record the result of the operation or job that a call began."""

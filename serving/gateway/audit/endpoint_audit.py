@@ -21,11 +21,11 @@ from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.audit.log_entry import (
     DENIED_CODES,
     OK_STATUS,
+    AuditedCall,
     AuditLogType,
     CallStatus,
     status_from_error,
 )
-from serving.gateway.audit.log_entry import AuditedCall as Recorded
 from serving.gateway.methods import Activity, ApiMethod
 from serving.gateway.request_context import CURRENT_CAUSE, ChangeCause, ensure_request_id, get_caller
 from serving.http_headers import Headers, Scope, find_header
@@ -34,7 +34,7 @@ from serving.protocols.errors import GRPC_STATUS
 
 _CALL_KEY = "pilotlight.audit_call"
 _UNKNOWN_CODE = 2
-# What a status of HTTP says where an answer says no more.
+# Codes of responses that have an HTTP status only.
 _CODE_BY_HTTP_STATUS: Mapping[int, int] = {
     status: RPC_CODES[name]
     for status, name in (
@@ -115,16 +115,16 @@ def audit_prediction(audit: AuditLog, asked: AuditedPrediction, status: CallStat
         audit.record_access(_describe_prediction(audit, asked), status)
 
 
-def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> Recorded:
+def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> AuditedCall:
     call = describe_call(audit, asked.method, asked.scope, {})
     return replace(
         call, resource=asked.resource, authorized_resource=asked.resource, permission=asked.permission
     )
 
 
-def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> Recorded:
+def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> AuditedCall:
     resource, params = _resolve_resource(method, scope, body), scope.get("path_params")
-    return Recorded(
+    return AuditedCall(
         id=audit.new_id(),
         log=AuditLogType.ACTIVITY if is_change(method) else AuditLogType.DATA_ACCESS,
         method=method.id,
@@ -142,7 +142,7 @@ def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mappin
 async def _record_end(
     audit: AuditLog, method: ApiMethod, request: Request, status: CallStatus, operation: str = ""
 ) -> None:
-    begun: Recorded | None = request.scope.get(_CALL_KEY)
+    begun: AuditedCall | None = request.scope.get(_CALL_KEY)
     if begun is not None:
         await audit.record_result(begun, status, operation)
     elif is_change(method) or status.code in DENIED_CODES:

@@ -25,7 +25,7 @@ _SERVICE = "ml.googleapis.com"
 _MAX_REQUEST_BYTES = 32 << 10
 _SECRET_NAME = re.compile(r"token|secret|password|passwd|credential|private_?key|api_?key", re.IGNORECASE)
 _BULK_FIELDS = frozenset({"instances", "inputs", "signedData"})
-# The calls that were not let in.
+# Codes of calls that were not authenticated or authorized.
 DENIED_CODES = frozenset({RPC_CODES["PERMISSION_DENIED"], RPC_CODES["UNAUTHENTICATED"]})
 _REDACTED = "[redacted]"
 _MAX_DEPTH, _TOO_DEEP = 32, "[deeper]"

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Seconds for which a change waits for those before it, and after which one that must be is tried again.
+# Seconds for which a change waits for those before it, and between retries of one that must be made.
 _LOCK_TIMEOUT, _RETRY_DELAY = 10.0, 2.0
 
 

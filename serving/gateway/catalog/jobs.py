@@ -58,7 +58,7 @@ def create_job(
     """Queue a batch prediction; at most `most` jobs may be unfinished."""
     check_project(project)
     name = job_name(project, check_job_id(job.job_id, "job.job_id"))
-    # Before all else: whoever sends a job again is told that it is there.
+    # First: whoever sends a job again gets ALREADY_EXISTS.
     if name in draft.jobs:
         raise field_error(AlreadyExists, "job.job_id", "A job with this id already exists.")
     if job.prediction_input is None:

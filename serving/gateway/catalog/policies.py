@@ -17,7 +17,7 @@ from serving.names import ModelName, check_project
 _UNSET_ETAG = "ACAB"
 _MASK_FIELDS = ("bindings", "etag", "version")
 
-# The role that the maker of a resource gets on it, by the table of the resource.
+# The role that the creator of a resource gets on it, by collection.
 _OWNER_ROLES = {"models": MODEL_OWNER, "jobs": JOB_OWNER, "operations": OPERATION_OWNER}
 
 

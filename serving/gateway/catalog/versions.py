@@ -100,7 +100,7 @@ def finish_create(
 ) -> Operation:
     """Make the version READY; the first one of a model becomes its default."""
     record, version = get_version_operation(draft, operation)
-    # Code of a user has none but what its owner said.
+    # User code has only the schema that its owner declared.
     of_user = version.version.prediction_class or version.version.container is not None
     framework = version.version.framework if of_user else deployed.framework
     ready = msgspec.structs.replace(
@@ -260,7 +260,7 @@ def _apply_mask_path(version: Version, given: Version, path: str) -> Version:
         check_labels(value)
     if name == "request_logging_config":
         check_request_logging(value)
-    # Whoever sets one kind of scaling leaves the other.
+    # Setting one kind of scaling removes the other.
     other = {"auto_scaling": "manual_scaling", "manual_scaling": "auto_scaling"}.get(name)
     changes = {name: value} | ({other: None} if other and value is not None else {})
     return msgspec.structs.replace(version, **changes)

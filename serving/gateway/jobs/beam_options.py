@@ -8,7 +8,7 @@ from batch.messages import EMBEDDED
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.resources import BatchOptions
 
-# Beam's options that name nothing but how much of the runner's machines a job gets, and of which kind.
+# Beam's options that only choose the number, size and kind of the runner's machines.
 _CAPACITY_OPTIONS = (
     "autoscaling_algorithm",
     "disk_size_gb",
@@ -63,7 +63,7 @@ def check_beam_options(given: BatchOptions, runner: str) -> None:
         elif name.removeprefix("--") in _CAPACITY_OPTIONS and name.startswith("--"):
             takes_value = not separator
         else:
-            # Names to the letter: Beam and job servers know more spellings than can be told here.
+            # Exact names only: Beam and job servers accept other spellings too.
             allowed = ", ".join(f"--{option}" for option in _CAPACITY_OPTIONS)
             raise field_error(
                 InvalidArgument,

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-# A log that has outgrown the first number of bytes is cut down to about the second one: its end.
+# A log of more bytes than the first is cut down to its end, about as many as the second.
 _MAX_BYTES, _TRIMMED_BYTES = 4 << 20, 1 << 20
 _LINE_BYTES = 4096
 
@@ -53,7 +53,7 @@ class JobLog:
         try:
             with self._file.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
-                # A log that was cut meanwhile is all new.
+                # The log was trimmed meanwhile: all of it is new.
                 since = since if since <= size else 0
                 start = max(since, size - lines * _LINE_BYTES)
                 log.seek(start)
@@ -72,6 +72,6 @@ class JobLog:
             log.seek(size - _TRIMMED_BYTES)
             rest = log.read()
             log.truncate(0)
-        # Appended, as the process does: it goes on behind.
+        # Appended, as the process does, which continues behind it.
         with self.open() as log_end:
             log_end.write(b"[the beginning was cut off]\n" + rest[rest.find(b"\n") + 1 :])

@@ -20,9 +20,9 @@ from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.thread_pool import ThreadPool
 
 _LINE_LIMIT = 1 << 20
-# Seconds for which a process's last words are waited for once it has ended: others may hold its pipe.
+# Seconds for which the rest of a process's output is awaited once it has ended: others may hold its pipe.
 _DRAIN_SECONDS = 1.0
-# What an error message has of a log.
+# Lines of the log in an error message.
 _TAIL_LINES = 5
 
 # Stands in a command for the number of the lifeline; see `serving.gateway.control.child_process`.

@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 
 JOB_COMMAND = (sys.executable, "-m", "serving.gateway.control.child_process", LIFELINE_PLACEHOLDER, "batch")
 
-# So many lost attempts make a job fail; so often the removal of what they have left is tried.
+# Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
 # For logs, and for the removal of files.
 _THREADS = 4
-# Removing says nothing while it is at work, however many files there are.
+# A removal reports nothing while it runs, however many files there are.
 _CLEANUP_SILENCE_SECONDS = 600.0
 
 
@@ -166,7 +166,7 @@ class JobQueue:
         for record in rules.list_unfinished_jobs(state):
             if record.target is None or rules.is_ending(record) or rules.find_target_version(state, record):
                 continue
-            # If it fails, the next change of anything tries it again.
+            # If it fails, the next change of the state retries it.
             self._supervisor.start_task("job", self._fail_for_deleted_version(record), title=record.name)
 
     async def suspend(self) -> None:
@@ -185,7 +185,7 @@ class JobQueue:
         for uid in uids:
             await self._threads.run(shutil.rmtree, self._folder / uid, ignore_errors=True)
 
-    # ---- how far jobs are
+    # ---- progress
 
     def with_current_counts(self, record: JobRecord) -> JobRecord:
         running = self._active_jobs.get(record.name)
@@ -229,7 +229,7 @@ class JobQueue:
                     await asyncio.sleep(self._timing.error_retry_delay)
             record = self._catalog.state.jobs[name]
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
-            # What is left if it fails goes with the next start of the server.
+            # What is left if it fails is removed at the next start of the server.
             await self._threads.run(self._remove_work_files, record.uid)
         finally:
             del self._active_jobs[name]
@@ -288,7 +288,7 @@ class JobQueue:
     async def _record_attempt_result(
         self, record: JobRecord, running: _ActiveJob, ending: AttemptResult
     ) -> None:
-        # What an attempt has done is not to be done again for want of a line about it.
+        # A finished attempt must not be repeated because its result was not stored.
         change, name = self._catalog.change_with_retry, record.name
         match ending:
             case JobOutcome(predictions=predictions, errors=errors, worker_seconds=worker_seconds):
@@ -300,7 +300,7 @@ class JobQueue:
             case LostProcess(reason):
                 await self._save_progress(record, running)
                 if rules.is_ending(self._catalog.state.jobs[name]):
-                    return  # we have ended it ourselves
+                    return  # it was stopped on purpose
                 logger.warning("%s: attempt %d is lost. %s", name, record.attempt, reason)
                 await self._threads.run(self.job_log(record).add_note, reason)
                 await change(rules.record_lost_attempt, name, reason, _MAX_LOST_ATTEMPTS)
@@ -329,7 +329,7 @@ class JobQueue:
                 running=running.progress.phase not in (None, JobPhase.PREPARING),
             )
         except Exception:
-            # It is not worth ending the attempt.
+            # That is no reason to end the attempt.
             logger.exception("the progress of %s cannot be written down", record.name)
 
     async def _clean_up(self, record: JobRecord) -> str:

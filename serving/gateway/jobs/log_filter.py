@@ -87,7 +87,7 @@ class LogFilter:
             raise _invalid_filter(f'Say whose log is meant, of one job: {_JOB}="JOB".')
         compile_expression(
             part, lambda asked: _compile_comparison(asked, {})
-        )  # what cannot be compared is told now
+        )  # raises for what cannot be compared
         return cls(jobs.pop(), part)
 
     def build_matcher(self, fixed: Mapping[str, str]) -> LineMatcher:

@@ -17,7 +17,7 @@ from serving.predictor import interpreters
 from serving.predictor.interpreters import InterpreterRegistry
 from serving.resources import BatchOptions, PredictionInput
 
-# What AI Platform took when a job said nothing.
+# AI Platform's default.
 _DEFAULT_WORKERS = 10
 
 
@@ -92,7 +92,7 @@ def build_run_request(
         max_errors=options.max_errors,
         region=given.region,
         runner=runner,
-        # Beam takes the last of two that say the same; a job can say no more than how much it wants.
+        # Beam takes the last of two values of an option; a job can set its capacity only.
         pipeline_options=(*inherited, *options.pipeline_options),
         scratch_dir=str(folder),
         cache_dir=str(defaults.cache_dir),

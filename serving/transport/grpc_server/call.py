@@ -21,14 +21,14 @@ from serving.transport.request_head import RequestHead
 
 STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-# Who has less time left than this gets it all the same: it is never asked for no time.
+# The shortest timeout that is passed on: it must not be zero.
 _MIN_SECONDS = 0.001
-# Seconds that gRPC's clock and ours may differ by, so that a deadline is not taken for a client that left.
+# Seconds that gRPC's clock and ours may differ by, so that a passed deadline is no disconnect.
 _CLOCK_TOLERANCE = 0.01
 # Messages of errors travel with the headers of the answer, of which clients take 8 KiB in all; what is not
 # ASCII is three times as long there.
 _MAX_MESSAGE_LENGTH = 2000
-# Of HTTP alone.
+# Headers that are not sent as trailing metadata.
 _HTTP_ONLY_HEADERS = frozenset({b"content-type", GRPC_STATUS, b"www-authenticate", b"allow"})
 
 
@@ -80,7 +80,7 @@ class GrpcCall:
 
     def __init__(self, rpc: RpcMethod, context: Any, body: bytes) -> None:
         self.rpc = rpc
-        # What is asked of gRPC is asked now: a call that is over has no peer, and must not be touched.
+        # All of gRPC's data is read now: a call that is over has no peer, and must not be touched.
         loop, remaining = asyncio.get_running_loop(), context.time_remaining()
         self.peer = context.peer()
         self._deadline = math.inf if remaining is None else loop.time() + remaining
@@ -162,7 +162,7 @@ def _earlier_timeout(remaining: float, given: bytes | None) -> bytes:
     try:
         return b"%f" % (seconds if given is None else min(seconds, float(given)))
     except ValueError:
-        return given or b""  # it is refused where it is read
+        return given or b""  # its reader rejects it
 
 
 def headers_from_metadata(context: Any) -> Headers:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from serving.errors import InvalidArgument
 from serving.http_headers import body_too_large
 
-# What gRPC is told: messages are handed over as they were sent, and only identity and gzip (bits 0 and 2) are
+# gRPC's options: messages are handed over as they were sent, and only identity and gzip (bits 0 and 2) are
 # taken. The first byte of deflate may also begin a protobuf message.
 COMPRESSION_OPTIONS = (
     ("grpc.per_message_decompression", 0),
@@ -18,7 +18,7 @@ COMPRESSION_OPTIONS = (
 # How every gzip stream begins, and no protobuf message: 0x1f would be a field of a type that does not exist.
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31  # zlib's `wbits`
-# Decompressed bytes that take the event loop no longer than other work does; more are a thread's.
+# Bytes that are decompressed on the event loop; a thread decompresses the rest.
 _INLINE_BYTES = 1 << 16
 
 

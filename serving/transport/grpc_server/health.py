@@ -19,7 +19,7 @@ from serving.transport.grpc_server.call import MessageReader, with_error_replies
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 _RESPONSE = health_pb2.HealthCheckResponse
-# Letters of a name that are repeated to who made it up: clients take no long messages.
+# Letters of an unknown name in an error: clients take no long messages.
 _MAX_NAME_SHOWN = 100
 
 
@@ -57,12 +57,12 @@ class HealthService:
         return self._encode_status(service)
 
     async def _answer_watch(self, context: Any) -> None:
-        service, told = await self._read_service(context), b""
+        service, last_sent = await self._read_service(context), b""
         while True:
             changed, status = self._changed, self._encode_status(service)
-            if status != told:
+            if status != last_sent:
                 await context.write(status)
-                told = status
+                last_sent = status
             if self._stopped:
                 raise Unavailable("The server is stopping.", retry_after=1)
             await changed.wait()

@@ -14,7 +14,7 @@ from typing import Protocol
 from serving.config import ServerSettings
 from serving.errors import ClientTooSlow, ServingError, Unavailable
 
-# Seconds between two looks, and those after which a message counts as a long one.
+# Seconds between two checks, and those after which a message counts as slow.
 _CHECK_INTERVAL = _SLOW_AFTER = 1.0
 
 

@@ -21,7 +21,7 @@ from serving.protocols.protos import load_descriptor_pool
 from serving.transport.grpc_server.call import MessageReader, with_error_replies
 
 REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-# Bytes of a question: it names a file or a symbol, and is repeated in its answer.
+# Bytes of a request: it names a file or a symbol, and its response repeats it.
 _MAX_REQUEST_BYTES = 4096
 
 

@@ -31,17 +31,17 @@ from serving.transport.tls import CertificateFiles
 
 logger = logging.getLogger(__name__)
 
-# Calls that one connection may have under way; more wait in the client.
+# Calls that one connection may have at a time; more wait in the client.
 _MAX_STREAMS = 1000
-# Messages of up to so many times the limit are read, to be refused in words that name it; of longer ones gRPC
-# tells when it sees how long they are.
+# Messages of up to so many times the limit are read, to be rejected with an error that names it; gRPC rejects
+# longer ones as soon as it knows their length.
 _READ_TO_REFUSE = 2
-# Clients may ask this often (seconds) whether the connection lives; those that ask more often are sent away.
+# Seconds between a client's pings; connections of clients that ping more often are closed.
 _MIN_PING_SECONDS = 10
 _MS_PER_SECOND = 1000
-# Part of the name of the task in which gRPC takes calls; it tells nobody of its end.
+# Part of the name of the task in which gRPC takes calls; gRPC does not report its end.
 _ACCEPT_TASK = "server_main_loop"
-# The logger of gRPC's core; what it says when metadata is not UTF-8, and when a client leaves amid an answer.
+# The logger of gRPC's core; its lines when metadata is not UTF-8, and when a client disconnects in a reply.
 _CORE_LOGGER = "grpc._cython.cygrpc"
 _CLIENT_LOG_PREFIXES = ("Invalid encoding on", "ExecuteBatchError raised")
 
@@ -132,7 +132,7 @@ class GrpcServer:
         self._stopping = True
         self._health.set_stopped()
         self._reflection.end_streams()
-        if self._accepting:  # else it would wait for ever
+        if self._accepting:  # else it would never return
             await self._server.stop(grace)
         self._decompressor.close()
 
@@ -227,8 +227,8 @@ class _CrossOriginHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # it h
 
     def service(self, handler_call_details: Any) -> Any:
         """Return a handler that rejects the call; None if it is allowed."""
-        told = dict(handler_call_details.invocation_metadata or ())
-        origin, site = (told.get(name) for name in ("origin", "sec-fetch-site"))
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        origin, site = (metadata.get(name) for name in ("origin", "sec-fetch-site"))
         error = self._policy.find_violation(None, _encode_header(origin), _encode_header(site))
         if error is None:
             return None
@@ -269,7 +269,7 @@ async def _refuse_unknown_method(_: Any, context: Any) -> bytes:
 def _server_options(settings: ServerSettings, most_connections: int) -> list[tuple[str, int]]:
     """Options of gRPC; times are in milliseconds."""
     return [
-        ("grpc.so_reuseport", 0),  # a port that is taken is told of
+        ("grpc.so_reuseport", 0),  # binding to a port that is in use fails
         ("grpc.max_receive_message_length", _READ_TO_REFUSE * settings.max_body_bytes),
         ("grpc.max_metadata_size", settings.max_header_bytes),
         ("grpc.absolute_max_metadata_size", settings.max_header_bytes),

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from serving.config import ServerSettings
 from serving.transport.grpc_server.call import parse_peer
 
-# Seconds between two looks at how long answers have waited.
+# Seconds between two checks of the replies' age.
 _CHECK_INTERVAL = 1.0
-# A client has so many times `answer_timeout` to read an answer, however long that is; so over HTTP.
+# A client has so many times `answer_timeout` to read a reply of any length, as over HTTP.
 _ANSWER_TIMEOUTS = 10
 _DESCRIPTORS = "/dev/fd"
 
@@ -92,7 +92,7 @@ class UnsentReplies:
             sizes[one.client] += one.size
         late: set[str] = set()
         left = self.bytes
-        for one in answers[:-1]:  # alone, an answer may be of any size that an answer may have
+        for one in answers[:-1]:  # a single reply may have any size
             if left <= self._max_bytes:
                 break
             if one.client not in late:
@@ -138,7 +138,7 @@ def _duplicate_socket(descriptor: int) -> socket.socket:
     duplicate = os.dup(descriptor)
     try:
         return socket.socket(fileno=duplicate)
-    except OSError:  # it is none
+    except OSError:  # it is no socket
         os.close(duplicate)
         raise
 

@@ -25,7 +25,7 @@ async def warm_up_server(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), aio.insecure_channel(address) as channel:
                 for call, body in samples:
-                    with contextlib.suppress(aio.AioRpcError):  # it is only practice
+                    with contextlib.suppress(aio.AioRpcError):  # it is only a warm-up
                         await channel.unary_unary(_PATHS_BY_VERB[call.dialect, call.verb])(body)
     finally:
         await server.stop(0)

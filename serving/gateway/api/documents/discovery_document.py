@@ -29,7 +29,7 @@ _DESCRIPTION = "Models in production, by Pilotlight."
 _SCOPES = {
     "https://www.googleapis.com/auth/cloud-platform": {"description": "What the token's roles allow."},
 }
-# What each method takes and answers; one is of the API itself unless it has a prefix.
+# Request and response of each method; a message is of the API itself unless it has a prefix.
 _MESSAGES: Mapping[str, tuple[str, str]] = {
     "projects.explain": ("ExplainRequest", "api.HttpBody"),
     "projects.getConfig": ("", "GetConfigResponse"),
@@ -103,7 +103,7 @@ _LISTS = {
     "ListLocationsResponse": ("locations", "Location"),
     "longrunning.ListOperationsResponse": ("operations", "longrunning.Operation"),
 }
-# Those whose name is in a parameter of another name than `name`.
+# Methods whose resource name is in a parameter that is not called `name`.
 _ON_PARENTS = frozenset({"create", "list", "suggest", "listOptimalTrials"})
 _ON_RESOURCES = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
 _IAM = {
@@ -119,7 +119,7 @@ _MAP: Json = {"type": "object", "additionalProperties": _ANY}
 _FORMATS = {"etag": "byte", "createTime": "google-datetime", "startTime": "google-datetime"}
 _FORMATS |= {"endTime": "google-datetime", "lastUseTime": "google-datetime"}
 _FORMATS |= {"lastMigrationTime": "google-datetime"}
-# Fields of Google's messages that ours have in another form, or not: `fields=` may name them.
+# Fields of Google's messages that ours lack or have in another form: `fields=` may name them.
 _OF_GOOGLE: Mapping[type[msgspec.Struct], Json] = {
     Job: {"trainingInput": _MAP, "trainingOutput": _MAP},
     Operation: {"metadata": _MAP},
@@ -225,7 +225,7 @@ def _describe_method(method: ApiMethod) -> Json:
     plain = re.sub(r":(id|path)\}", "}", method.path)
     suffix = plain.removeprefix(f"/v1/{method.resource}")
     pattern = "^" + method.resource.replace("{name}", ".*") + "$"
-    told: Json = {
+    rendered: Json = {
         "id": f"{NAME}.{method.id}",
         "httpMethod": method.verb,
         "path": f"v1/{{+{parameter}}}{suffix}",
@@ -249,8 +249,8 @@ def _describe_method(method: ApiMethod) -> Json:
     }
     for key, message in zip(("request", "response"), get_message_names(method.id), strict=True):
         if message:
-            told[key] = {"$ref": _qualify_message(message)}
-    return told
+            rendered[key] = {"$ref": _qualify_message(message)}
+    return rendered
 
 
 def _name_parameter(method: str) -> str:

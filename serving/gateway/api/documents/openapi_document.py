@@ -48,7 +48,7 @@ _DESCRIPTION = (
     "`parent` narrows them to those of a project or of a model."
 )
 
-# Bytes of a packed schema of which it is remembered what is told: those of models with many columns are long.
+# Longest packed schema whose description is cached: those of models with many columns are long.
 _MAX_CACHED_SCHEMA = 1 << 11
 _TEMPLATE = "#/components/schemas/{name}"
 _PREDICTED = "/v1/{name}:predict"
@@ -93,10 +93,10 @@ def _list_operation(summary: str, tag: str, key: str, item: Json) -> OpenApiOper
 
 
 def _health_operation(state: str) -> OpenApiOperation:
-    told = object_schema({"status": {"const": state}}, ["status"])
+    body = object_schema({"status": {"const": state}}, ["status"])
     refusals = (*ANY_ERRORS, 503) if state == "ready" else ANY_ERRORS
     return OpenApiOperation(
-        f"Whether the server is {state}", "Server", {JSON: told}, refusals=refusals, is_public=True
+        f"Whether the server is {state}", "Server", {JSON: body}, refusals=refusals, is_public=True
     )
 
 
@@ -335,9 +335,9 @@ def build_server_document(*, tokens: bool, project: str, old_errors: bool) -> Js
     """
     paths: dict[str, Json] = {}
     for name, method in METHODS.items():
-        told = _OPERATIONS.get(name) or _policy_operation(name, method) or _unavailable_operation(method)
+        operation = _OPERATIONS.get(name) or _policy_operation(name, method) or _unavailable_operation(method)
         for number, path in enumerate(_list_paths(method)):
-            found = told.to_json(f"{name}.{number}" if number else name, path)
+            found = operation.to_json(f"{name}.{number}" if number else name, path)
             if old_errors and method is PREDICT_METHOD:
                 found = prediction_operations.with_legacy_errors(found)
             paths.setdefault(to_path_template(path), {})[method.verb.lower()] = found
@@ -358,20 +358,25 @@ def iter_prediction_paths(
             name = str(record.name)
             packed = record.deployed.schema
             make = _cached_prediction if len(packed) <= _MAX_CACHED_SCHEMA else _render_prediction
-            told = make(name, packed, old_errors, record.deployed.answers_bare_output(single_output))
-            yield _PREDICTED.format(name=name), orjson.Fragment(told)
+            rendered = make(name, packed, old_errors, record.deployed.answers_bare_output(single_output))
+            yield _PREDICTED.format(name=name), orjson.Fragment(rendered)
 
 
 def _render_prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
     """Describe predictions with a version, as JSON: this takes a fraction of a millisecond."""
     schema = for_ai_platform(unpack_outline(packed), bare=bare)
-    told = prediction_operations.build_predict_operation(schema, name).to_json(
+    rendered = prediction_operations.build_predict_operation(schema, name).to_json(
         f"{PREDICT_METHOD.id}/{name}", ""
     )
     about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
-    told = prediction_operations.with_example(told, schema)
+    rendered = prediction_operations.with_example(rendered, schema)
     return orjson.dumps(
-        {"post": {**(prediction_operations.with_legacy_errors(told) if old_errors else told), **about}}
+        {
+            "post": {
+                **(prediction_operations.with_legacy_errors(rendered) if old_errors else rendered),
+                **about,
+            }
+        }
     )
 
 

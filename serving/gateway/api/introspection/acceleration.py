@@ -52,19 +52,19 @@ class AccelerationApi:
             else:
                 reason = _explain_plain_path(verdict, place.key)
         serves = not reason
-        told: Json = {
+        rendered: Json = {
             "version": str(record.name),
             "way": _join_strategies(verdict) if serves else PLAIN_STRATEGY,
         }
         if reason:
-            told["reason"] = reason
+            rendered["reason"] = reason
         if verdict is not None:
-            told["ranges"] = [_render_range(one) for one in verdict.ranges]
-            told["refused"] = [
+            rendered["ranges"] = [_render_range(one) for one in verdict.ranges]
+            rendered["refused"] = [
                 {"way": one.name, "reason": one.refused} for one in verdict.tried if one.refused
             ]
-            told["studySeconds"] = verdict.seconds
-        return told
+            rendered["studySeconds"] = verdict.seconds
+        return rendered
 
 
 def _explain_plain_path(verdict: AccelerationRecord | None, key: acceleration_record.AccelerationKey) -> str:

@@ -42,5 +42,5 @@ class ModelSchemasApi:
     async def _schema_response(self, record: VersionRecord) -> Response:
         bare = record.deployed is not None and record.deployed.answers_bare_output(self._single_output)
         schema = for_ai_platform(await self._schemas.get_schema(record), bare=bare)
-        told: dict[str, Any] = {"version": str(record.name), **schema_to_json(schema)}
-        return json_response(told)
+        rendered: dict[str, Any] = {"version": str(record.name), **schema_to_json(schema)}
+        return json_response(rendered)

@@ -219,7 +219,7 @@ _CONDITION_SENTENCES: Mapping[VersionCondition, str] = {
 }
 
 
-# The autoscaler notes an error by its class.
+# The autoscaler records an error by its class.
 _REFUSAL_SENTENCES: Mapping[str, str] = {
     QueueFullError.__name__: "too many requests waited:",
     TooLateError.__name__: "a node would have been ready too late:",

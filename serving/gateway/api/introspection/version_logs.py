@@ -23,7 +23,7 @@ from serving.logs.sinks.writer_options import fallback_folder, folder_of_address
 from serving.names import VersionName
 
 _DEFAULT_LIMIT, _MAX_LIMIT = 100, 1000
-# Reads that are at work, and that may wait for it; one takes about a second at most.
+# Reads at a time, and reads that may wait; one takes about a second at most.
 _THREADS, _QUEUE = 2, 30
 
 

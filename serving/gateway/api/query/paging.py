@@ -40,7 +40,7 @@ class PagedList(Generic[T]):
         skips.
         """
         matches, size = compile_filter(query.get("filter", "")), parse_page_size(query.get("pageSize", ""))
-        # The token's resource is looked for among all: meanwhile it may no longer match.
+        # The token's resource is searched in all items: meanwhile it may no longer match.
         begin = self._start_index(query.get("pageToken", ""))
         rest = (self.items[place] for place in range(begin, len(self.items)))
         shown = ((one, self.render(one)) for one in rest)

@@ -113,7 +113,7 @@ def render_model_config(model: str, schema: ModelSchema) -> dict[str, Any]:
 
 def standalone_unsupported_error() -> Unimplemented:
     return Unimplemented(
-        "A node alone counts nothing and knows one model by any name: `pilotlight serve` has statistics and "
+        "A standalone node has no statistics and no repository index: `pilotlight serve` has statistics and "
         "an index of models."
     )
 

@@ -74,7 +74,7 @@ class AccessControl:
         except ServingError as error:
             # Keep the tokens read before: a failing disk should lock nobody out.
             if not self._refresh_fails:
-                logger.warning("%s The tokens known so far are good for now.", error.message)
+                logger.warning("%s Keeping the tokens read before.", error.message)
             self._refresh_fails = True
         else:
             self._refresh_fails = False

@@ -51,7 +51,7 @@ EntryPosition = tuple[int, int, str]
 
 
 class ListLogEntriesRequest(Resource, frozen=True):
-    """What is sent; `project_ids` is the older way to name projects."""
+    """`project_ids` is the older way to name projects."""
 
     resource_names: tuple[str, ...] = ()
     project_ids: tuple[str, ...] = ()

@@ -26,8 +26,8 @@ from serving.resources import Model, operation_to_json, resource_to_json
 class ModelsApi:
     """The methods on models.
 
-    `fresh` puts on a version what is not in the catalog yet; `most` is how many models a project may have,
-    0: any number.
+    `with_fresh_usage` adds to a version the usage that is not stored yet; a project may have `max_models`, 0:
+    any number.
     """
 
     def __init__(

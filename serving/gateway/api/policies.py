@@ -20,14 +20,14 @@ from serving.resources import Resource, to_camel_case
 
 
 class SetIamPolicyRequest(Resource, frozen=True):
-    """`update_mask` says which fields count."""
+    """`update_mask` names the fields that are set."""
 
     policy: Policy | None = None
     update_mask: str = ""
 
 
 class TestIamPermissionsRequest(Resource, frozen=True):
-    """What a caller asks about."""
+    """The permissions that a caller asks about."""
 
     permissions: tuple[str, ...] = ()
 
@@ -39,7 +39,7 @@ class GetPolicyOptions(Resource, frozen=True):
 
 
 class GetIamPolicyRequest(Resource, frozen=True):
-    """What is sent where a policy is asked for by POST."""
+    """The body where a policy is requested by POST."""
 
     options: GetPolicyOptions = GetPolicyOptions()
 

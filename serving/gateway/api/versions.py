@@ -28,7 +28,8 @@ from serving.resources import Version, operation_to_json, resource_to_json, to_c
 class VersionsApi:
     """The methods on versions.
 
-    `fresh` puts on one what is not in the catalog yet; `most` is how many a project may have, 0: any number.
+    `with_fresh_usage` adds to a version the usage that is not stored yet; a project may have `max_versions`,
+    0: any number.
     """
 
     def __init__(

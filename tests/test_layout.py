@@ -104,7 +104,7 @@ ROOMS: dict[str, set[str]] = {
         "serving/runtimes",
         "serving/transport",
     },
-    "serving/node/codecs": {"serving/protocols", "serving/runtimes", "serving/transport"},
+    "serving/node/codecs": {"serving/protocols", "serving/runtimes"},
     "serving/node/warmup": {
         "serving/acceleration",
         "serving/node",
@@ -113,7 +113,6 @@ ROOMS: dict[str, set[str]] = {
         "serving/runtimes",
         "serving/runtimes/sklearn_runtime",
         "serving/runtimes/xgboost_runtime",
-        "serving/transport",
     },
     "serving/node/standalone": {
         "serving/node",
@@ -187,7 +186,6 @@ ROOMS: dict[str, set[str]] = {
         "serving/gateway/state",
         "serving/logs",
         "serving/protocols",
-        "serving/transport",
     },
     "serving/gateway/api": {
         "autoscaler",
@@ -239,10 +237,6 @@ PARTS = {
 
 # Imports against the direction: no others, and none that is gone.
 AGAINST: dict[tuple[str, str], str] = {
-    (
-        "serving.protocols.request_metadata",
-        "serving/transport",
-    ): "what a head says of a prediction in the words of each protocol",
     ("serving.gateway.proxy.prediction_proxy", "serving/gateway/observability"): "calls its observers itself",
     ("serving.gateway.control.retention", "serving/gateway/jobs"): "asks which jobs are still at work",
     ("serving.node.app", "serving/node/warmup"): "a node warms itself up before it is ready",

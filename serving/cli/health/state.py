@@ -1,4 +1,4 @@
-"""The state folder: its disk, its database, and whoever uses it."""
+"""Checks of the state folder: its disk, its database, and the processes of its servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _SLOW_FSYNC = 0.1
 _WRITE_COUNT = 5
 _DATABASE = "state.db"
 _CHILD_COMMAND = re.compile(
-    r"-m (autoscaler\.(pilot|launch)|serving\.gateway\.child|serving\.(prepare|sinks)|batch)\b"
+    r"-m (autoscaler\.(pilot|node_process)|serving\.gateway\.control\.child_process"
+    r"|serving\.(artifacts\.prepare|logs\.sinks)|batch)\b"
 )
 _SERVER_COMMAND = re.compile(r"(pilotlight|serving\.cli).* serve\b")
 
@@ -58,7 +59,7 @@ def check_writable(folder: Path) -> CheckResult:
 
 
 def check_free_space(config: ServeConfig, folder: Path) -> CheckResult:
-    """The free space, beside what the cache of models may take."""
+    """The free space, compared with the limit of the model cache."""
     free = shutil.disk_usage(_find_existing(folder)).free
     seen = f"{format_size(free)} are free for {folder}"
     if free < _LEAST_FREE:
@@ -105,7 +106,7 @@ def check_schema(folder: Path) -> CheckResult:
 
 
 def find_newest_change(folder: Path) -> datetime.datetime | None:
-    """When the state was last changed, by the clock of then."""
+    """The time of the last change of the state."""
     times = []
     for name in (_DATABASE, f"{_DATABASE}-wal"):
         with contextlib.suppress(OSError):
@@ -114,7 +115,7 @@ def find_newest_change(folder: Path) -> datetime.datetime | None:
 
 
 def find_server_pid(folder: Path) -> int | None:
-    """The pid of the server that uses the folder; 0 if it cannot be told, None if there is none."""
+    """The pid of the server that uses the folder; 0 if it is unknown, None if there is no server."""
     try:
         with (folder / "lock").open() as file:
             try:
@@ -137,14 +138,14 @@ class ProcessInfo:
 
 
 def list_processes() -> Iterator[ProcessInfo]:
-    """All that we may see."""
+    """All processes that this user can see."""
     for process in psutil.process_iter(["pid", "ppid", "cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
         yield ProcessInfo(process.info["pid"], process.info["ppid"], command)
 
 
 def check_leftovers(found: Iterable[ProcessInfo]) -> CheckResult:
-    """Processes of a server that is no more: pilots, nodes and jobs that no server is above."""
+    """Processes of an ended server: pilots, nodes and jobs that have no server as an ancestor."""
     known = {process.pid: process for process in found}
     left = [
         pid
@@ -162,7 +163,7 @@ def check_leftovers(found: Iterable[ProcessInfo]) -> CheckResult:
 
 
 def _has_server_above(pid: int, known: dict[int, ProcessInfo]) -> bool:
-    """Whether a server is above a process."""
+    """Whether a server is an ancestor of a process."""
     seen: set[int] = set()
     while (process := known.get(pid)) is not None and pid not in seen:
         if _SERVER_COMMAND.search(process.command):
@@ -183,7 +184,7 @@ def _report_damage(file: Path, reason: str) -> CheckResult:
 
 
 def _find_existing(folder: Path) -> Path:
-    """The folder, or what of the way to it there is."""
+    """The folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import importlib.util
 import os
 import shutil
 import sqlite3
@@ -137,6 +138,23 @@ def test_leftovers() -> None:
 
     assert finding.level is CheckLevel.WARN
     assert "kill 11 12" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "module",
+    (
+        "autoscaler.pilot",
+        "autoscaler.node_process",
+        "serving.gateway.control.child_process",
+        "serving.artifacts.prepare",
+        "serving.logs.sinks",
+        "batch",
+    ),
+)
+def test_leftovers_by_module(module: str) -> None:
+    """Each kind of child process is known by a module that exists."""
+    assert importlib.util.find_spec(module) is not None
+    assert state.check_leftovers([ProcessInfo(12, 1, f"python -m {module} {{}}")]).level is CheckLevel.WARN
 
 
 def test_leftovers_of_this_machine() -> None:

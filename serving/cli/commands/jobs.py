@@ -21,8 +21,9 @@ from serving.cli.formats.tables import print_table
 from serving.cli.formats.value_parsers import format_choices, make_choice_parser
 from serving.errors import FailedPrecondition
 
-# What gcloud takes where nobody can be asked.
+# What gcloud uses where it cannot prompt.
 DEFAULT_REGION = "us-central1"
+_MODEL_FIELDS = ("versionName", "modelName", "uri")
 
 _COLUMNS: TableColumns = {
     "JOB_ID": lambda job: job["jobId"],
@@ -48,13 +49,7 @@ def submit_prediction(
         ),
     ] = None,
     batch: BatchFlags,
-    runtime_version: Annotated[
-        str | None,
-        typer.Option(
-            help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
-            show_default=False,
-        ),
-    ] = None,
+    runtime_version: common_flags.RuntimeVersionOption = None,
     labels: common_flags.LabelsOption = None,
     stream_logs: Annotated[
         bool,
@@ -227,7 +222,7 @@ def _follow_job(
 
 
 def _format_counts(job: Mapping[str, Any]) -> str:
-    """What has come of a job's records, in words."""
+    """The numbers of predictions and errors, in words."""
     found = job.get("predictionOutput", {})
     text = f"{int(found.get('predictionCount', 0)):,} predictions"
     errors = int(found.get("errorCount", 0))
@@ -236,16 +231,16 @@ def _format_counts(job: Mapping[str, Any]) -> str:
 
 def summarize_job(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, str]]:
     """What matters about a job, as rows of a table."""
-    given_ = job.get("predictionInput", {})
+    prediction_input = job.get("predictionInput", {})
     found = job.get("predictionOutput", {})
     predictions, errors = (int(found.get(field, 0)) for field in ("predictionCount", "errorCount"))
     seconds = _compute_run_seconds(job, now)
     rows = [
         ("job", job["jobId"]),
         ("state", job.get("state", "")),
-        ("model", next((given_[key] for key in ("versionName", "modelName", "uri") if key in given_), "")),
-        ("input", ", ".join(given_.get("inputPaths", ()))),
-        ("output", given_.get("outputPath", "")),
+        ("model", next((prediction_input[key] for key in _MODEL_FIELDS if key in prediction_input), "")),
+        ("input", ", ".join(prediction_input.get("inputPaths", ()))),
+        ("output", prediction_input.get("outputPath", "")),
         ("predictions", f"{predictions:,}"),
         ("errors", f"{errors:,}"),
         ("rate", f"{(predictions + errors) / seconds:,.0f} records/s" if seconds else ""),

@@ -1,4 +1,4 @@
-"""`pilotlight predict`."""
+"""`pilotlight predict` and `pilotlight explain`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from serving.cli.command_output import CommandOutput
 from serving.cli.flags import common_flags
 from serving.cli.flags.instance_flags import InstanceFlags
 
+_VersionOption = Annotated[
+    str | None,
+    typer.Option("--version", help="The version; the default one when left out.", show_default=False),
+]
+
 
 def explain(
     client: ApiClient,
@@ -18,9 +23,7 @@ def explain(
     model: common_flags.ModelOption,
     *,
     instances: InstanceFlags,
-    version: Annotated[
-        str | None, typer.Option(help="The version; the default one when left out.", show_default=False)
-    ] = None,
+    version: _VersionOption = None,
 ) -> None:
     """Get explanations of predictions, from a server that offers them.
 
@@ -29,9 +32,7 @@ def explain(
 
     Example: pilotlight explain --model flowers --json-instances instances.jsonl
     """
-    name = (
-        client.resolve_model_name(model) if version is None else client.resolve_version_name(model, version)
-    )
+    name = _resolve_name(client, model, version)
     output.show(client.predict(name, instances.read_body(), verb="explain"))
 
 
@@ -41,9 +42,7 @@ def predict(
     model: common_flags.ModelOption,
     *,
     instances: InstanceFlags,
-    version: Annotated[
-        str | None, typer.Option(help="The version; the default one when left out.", show_default=False)
-    ] = None,
+    version: _VersionOption = None,
 ) -> None:
     """Get predictions from a model on the server.
 
@@ -52,7 +51,11 @@ def predict(
 
     Example: pilotlight predict --model flowers --json-instances instances.jsonl
     """
-    name = (
+    name = _resolve_name(client, model, version)
+    output.show_predictions(client.predict(name, instances.read_body(), instances.content_type))
+
+
+def _resolve_name(client: ApiClient, model: str, version: str | None) -> str:
+    return (
         client.resolve_model_name(model) if version is None else client.resolve_version_name(model, version)
     )
-    output.show_predictions(client.predict(name, instances.read_body(), instances.content_type))

@@ -76,19 +76,13 @@ class NodeCountFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFlags:
-    """The flags that describe a version; they go before what the file says."""
+    """The flags that describe a version; they override the fields of the file."""
 
     origin: Annotated[
         str | None, typer.Option(help="The model folder: gs://BUCKET/PATH or a path.", show_default=False)
     ] = None
     framework: common_flags.FrameworkOption = None
-    runtime_version: Annotated[
-        str | None,
-        typer.Option(
-            help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
-            show_default=False,
-        ),
-    ] = None
+    runtime_version: common_flags.RuntimeVersionOption = None
     python_version: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
     machine_type: Annotated[
         str | None,
@@ -112,17 +106,8 @@ class VersionFlags:
         ),
     ] = None
     service_account: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
-    prediction_class: Annotated[
-        str | None,
-        typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
-    ] = None
-    prediction_method: Annotated[
-        str | None,
-        typer.Option(
-            help="What of a scikit-learn or XGBoost model answers, such as predict_proba.",
-            show_default=False,
-        ),
-    ] = None
+    prediction_class: common_flags.PredictionClassOption = None
+    prediction_method: common_flags.PredictionMethodOption = None
     package_uris: Annotated[
         Any,
         typer.Option(parser=parse_list, metavar="URI,...", help="Archives of user code.", show_default=False),
@@ -325,16 +310,16 @@ def describe_version(
 ) -> None:
     """Show a version, and how it computes its predictions.
 
-    For each number of rows in a call, the way that serves is the fastest of those that gave the model's own
-    answers.
+    For each number of rows in a call, the fastest strategy serves of those whose answers equal the
+    model's own.
 
     Example: pilotlight versions describe v1 --model flowers
     """
     name = client.resolve_version_name(model, version)
     resource = client.call("GET", name)
-    ways = client.get_unversioned(f"/acceleration/{name}")
-    del ways["version"]
-    output.show({**resource, "acceleration": ways})
+    acceleration = client.get_unversioned(f"/acceleration/{name}")
+    del acceleration["version"]
+    output.show({**resource, "acceleration": acceleration})
 
 
 def show_schema(

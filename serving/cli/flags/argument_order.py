@@ -1,4 +1,4 @@
-"""The words of a command line, put in the order in which the commands' own parser takes them.
+"""Puts the words of a command line into the order that typer accepts.
 
 gcloud's flags for all commands may stand anywhere: `pilotlight --project p models --format json list`.
 """
@@ -20,7 +20,7 @@ _SWITCH_FLAGS = frozenset({
     "--log-http", "--no-log-http", "--no-user-output-enabled", "--quiet", "--user-output-enabled", "-q",
 })  # fmt: skip
 _FLAGS_FILE = "--flags-file"
-# Files may name others, but not without end.
+# Files may name other files.
 _MAX_FILES = 20
 
 # The words of commands: a mapping for a group, anything else for a command.
@@ -30,7 +30,7 @@ CommandTree = Mapping[str, Any]
 def reorder_arguments(words: Sequence[str], tree: CommandTree) -> list[str]:
     """The words with flags that stand before the command moved behind it.
 
-    Those of files that `--flags-file` names take its place. Raises InvalidArgument for such a file.
+    The flags of a `--flags-file` take its place. Raises InvalidArgument for a file that is wrong.
     """
     words = _expand_flags_files(words)
     path: list[str] = []

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.flags.common_flags import drop_none, make_absolute
+from serving.cli.flags.common_flags import SignatureNameOption, drop_none, make_absolute
 from serving.cli.formats.value_parsers import format_choices, make_choice_parser, parse_list, parse_lists
 
 _MAX_ERRORS = re.compile(r"\d+|(\d{1,2}(\.\d+)?|100)%|0?\.\d+")
 
 
 class DataFormat(StrEnum):
-    """Formats of input files as gcloud spells them; json is a better word for its text."""
+    """Formats of input files as gcloud spells them; json is another name for its text."""
 
     JSON = "json"
     TEXT = "text"
@@ -92,9 +92,7 @@ class BatchFlags:
         int | None,
         typer.Option(min=1, help="Most workers; 10 when left out, bounded by cores.", show_default=False),
     ] = None
-    signature_name: Annotated[
-        str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
-    ] = None
+    signature_name: SignatureNameOption = None
     keys: Annotated[
         Any,
         typer.Option(
@@ -141,7 +139,7 @@ class BatchFlags:
         return make_absolute(self.output_path)
 
     def build_prediction_input(self) -> dict[str, Any]:
-        """Fields of a PredictionInput; those that were not typed are left to the server."""
+        """Fields of a PredictionInput; the server chooses those that are not given."""
         return drop_none(
             dataFormat=self.data_format.wire,
             outputDataFormat=self.output_format and self.output_format.wire,
@@ -153,7 +151,7 @@ class BatchFlags:
         )
 
     def build_batch_options(self) -> dict[str, Any]:
-        """Fields of batchOptions, our addition to a job."""
+        """Fields of batchOptions, which is not part of AI Platform's API."""
         return drop_none(
             keys=self.keys and list(self.keys),
             maxErrors=self.max_errors,

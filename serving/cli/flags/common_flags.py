@@ -50,12 +50,12 @@ class SingleOutputForm(StrEnum):
 
 
 def make_absolute(uri: str) -> str:
-    """A URI as it is; a path made absolute, because the server stands in a folder of its own."""
+    """A URI unchanged; a path made absolute, because the server has another working directory."""
     return uri if "://" in uri or not uri else str(Path(uri).expanduser().absolute())
 
 
 def parse_file_path(text: str) -> Path:
-    """The path of a file that is there; `-` stands for standard input."""
+    """The path of an existing file; `-` stands for standard input. Raises BadParameter."""
     path = Path(text)
     if text != "-" and (not path.exists() or path.is_dir()):
         raise typer.BadParameter(f"There is no file {text}.")
@@ -108,6 +108,34 @@ FrameworkOption = Annotated[
         show_default=False,
     ),
 ]
+PredictionClassOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prediction-class",
+        help="A custom prediction routine's class: module.Class.",
+        show_default=False,
+    ),
+]
+PredictionMethodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prediction-method",
+        help="What of a scikit-learn or XGBoost model answers, such as predict_proba.",
+        show_default=False,
+    ),
+]
+RuntimeVersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime-version",
+        help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
+        show_default=False,
+    ),
+]
+SignatureNameOption = Annotated[
+    str | None,
+    typer.Option("--signature-name", help="The signature of a SavedModel to use.", show_default=False),
+]
 
 
 def merge_labels(labels: Sequence[str] | None) -> dict[str, str] | None:
@@ -117,38 +145,21 @@ def merge_labels(labels: Sequence[str] | None) -> dict[str, str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModelFlags:
-    """The flags that say, beside its folder, how a model on this machine is loaded."""
+    """The flags, besides its folder, for loading a model on this machine."""
 
     framework: FrameworkOption = None
-    prediction_class: Annotated[
-        str | None,
-        typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
-    ] = None
-    prediction_method: Annotated[
-        str | None,
-        typer.Option(
-            help="What of a scikit-learn or XGBoost model answers, such as predict_proba.",
-            show_default=False,
-        ),
-    ] = None
+    prediction_class: PredictionClassOption = None
+    prediction_method: PredictionMethodOption = None
     package_uris: Annotated[
         str | None, typer.Option(metavar="URI,...", help="Archives of user code.", show_default=False)
     ] = None
-
-    runtime_version: Annotated[
-        str | None,
-        typer.Option(
-            help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
-            show_default=False,
-        ),
-    ] = None
+    runtime_version: RuntimeVersionOption = None
     interpreter: Annotated[
         str | None,
         typer.Option(
             metavar="PYTHON", help="Or another Python, with the libraries that it has.", show_default=False
         ),
     ] = None
-
     single_output: Annotated[
         SingleOutputForm | None,
         typer.Option(
@@ -186,7 +197,7 @@ class LocalModelFlags:
 
 
 def _find_interpreter(runtime_version: str | None) -> str | None:
-    """As a server with the same settings would choose it."""
+    """The interpreter that a server with the same settings would choose."""
     if not runtime_version:
         return None
     settings = config.load_config(ServeConfig, {})
@@ -204,7 +215,7 @@ def _find_interpreter(runtime_version: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChangeFlags:
-    """The flags that change labels; what is cleared or removed goes before what is set."""
+    """The flags that change labels: labels are cleared or removed first, then set."""
 
     update_labels: Annotated[
         list[str] | None,
@@ -238,7 +249,7 @@ class LabelChangeFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionFlags:
-    """The flags that choose what of a list is shown, in this order: sorted, filtered, limited."""
+    """The flags that select records of a list, applied in this order: sort, filter, limit."""
 
     filter: Annotated[
         Any,
@@ -288,9 +299,9 @@ class ListFlags(SelectionFlags):
         *,
         parent: str = "",
     ) -> None:
-        """Print the resources of a list, from as many pages as it takes.
+        """Print the resources of a list, from as many pages as needed.
 
-        `parent` goes before the ids of resources that do not have full names.
+        `parent` is put before the ids of resources that have no full name.
         """
         size = min(self.page_size or _PAGE_SIZE, _PAGE_SIZE)
         if self.limit and self.filter is None and not self.sort_by:

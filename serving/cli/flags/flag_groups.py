@@ -1,7 +1,7 @@
 """Turns a command function into the flags of a command.
 
 A parameter that is a dataclass stands for a group of flags, one per field, so that commands share them
-without repeating them. `Client` stands for the flags that say which server is meant.
+without repeating them. `ApiClient` stands for the flags that select the server.
 """
 
 from __future__ import annotations
@@ -54,20 +54,22 @@ _LOG_HTTP = inspect.Parameter(
     default=False,
     annotation=Annotated[
         bool,
-        typer.Option("--log-http/--no-log-http", help="Tell of each call of the server.", show_default=False),
+        typer.Option(
+            "--log-http/--no-log-http", help="Log each HTTP request to the server.", show_default=False
+        ),
     ],
 )
 
 
 def _create_unused_flag(name: str) -> inspect.Parameter:
-    """A flag of gcloud that says nothing here; who gives it is told so."""
+    """A gcloud flag that has no effect here; using it prints a warning."""
     option = typer.Option(help="Accepted, and not used: as gcloud has it.", hidden=True)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
 
 
-# Who calls is said by the token, and there are no bills and no sets of settings.
+# The token names the caller; there is no billing and there are no named configurations.
 _UNUSED_FLAGS = tuple(
     map(
         _create_unused_flag,
@@ -85,7 +87,7 @@ class _FlagGroup:
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every group of its parameters spread out into flags."""
+    """The command with each group of its parameters expanded into flags."""
     hints = typing.get_type_hints(command, include_extras=True)
     groups: dict[str, _FlagGroup] = {}
     own: list[inspect.Parameter] = []
@@ -101,7 +103,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     def run_command(**flags: Any) -> None:
         built: dict[str, Any] = {}
-        # What is told is chosen before there is something to tell.
+        # Configure the console before anything prints.
         for name, group in sorted(groups.items(), key=lambda item: item[1].build is not CommandOutput):
             given = {parameter.name: flags.pop(parameter.name) for parameter in group.parameters}
             built[name] = argument = group.build(**given)

@@ -1,4 +1,4 @@
-"""Instances from files, as the body of a prediction request and what that is."""
+"""Reads instances from files into the body of a prediction request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from serving.cli.flags.common_flags import parse_file_path
+from serving.cli.flags.common_flags import SignatureNameOption, parse_file_path
 from serving.errors import InvalidArgument
 from serving.media_types import JSON, NPY
 
@@ -48,9 +48,7 @@ class InstanceFlags:
             "sent as it is: the fastest way for many numbers.",
         ),
     ] = None
-    signature_name: Annotated[
-        str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
-    ] = None
+    signature_name: SignatureNameOption = None
 
     @property
     def content_type(self) -> str:
@@ -59,21 +57,21 @@ class InstanceFlags:
 
     def read_body(self) -> bytes:
         """The body to send. Raises InvalidArgument naming the file and the line at fault."""
-        ways: list[tuple[Path | None, Callable[[str, bytes], bytes]]] = [
+        encoders: list[tuple[Path | None, Callable[[str, bytes], bytes]]] = [
             (self.json_instances, _encode_json_lines),
             (self.json_request, _check_request),
             (self.text_instances, _encode_text_lines),
             (self.npy, _pass_through),
         ]
-        chosen = [(file, read) for file, read in ways if file is not None]
+        chosen = [(file, encode) for file, encode in encoders if file is not None]
         if len(chosen) != 1:
             raise typer.BadParameter(
                 "Give exactly one of --json-instances, --json-request, --text-instances and --npy."
             )
         if self.npy is not None and self.signature_name is not None:
             raise typer.BadParameter("--signature-name goes into JSON: an array has no place for it.")
-        [(file, read)] = chosen
-        body = read(_describe_file(file), read_file(file))
+        [(file, encode)] = chosen
+        body = encode(_describe_file(file), read_file(file))
         return body if self.signature_name is None else _add_signature_name(body, self.signature_name)
 
 

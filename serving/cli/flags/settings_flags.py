@@ -25,7 +25,7 @@ def with_settings(
 ) -> Callable[[Callable[[T], int]], Callable[..., None]]:
     """Give a command one flag per setting, and `--config`; it is called with the settings.
 
-    Its result is the exit code. `load` makes the settings of what was typed, if not `config.load`.
+    Its result is the exit code. `load` makes settings of the given flags; `config.load_config` by default.
     """
     loaded: SettingsLoader[T] = load or functools.partial(config.load_config, kind)
 
@@ -43,13 +43,13 @@ def with_settings(
 
 
 def build_parameters(kind: type[Any]) -> list[inspect.Parameter]:
-    """A flag for each setting of a class; they are None when they were not typed."""
+    """A flag for each setting of a class; its value is None when the flag is not given."""
     hints = typing.get_type_hints(kind)
     return [_build_parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
 
 
 def _build_parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
-    """A flag without default: what is not typed may come from elsewhere."""
+    """A flag without default: the value may come from the environment or a file."""
     text = field.metadata["help"]
     if field.default not in ("", ()):
         text += f" (default: {field.default})"

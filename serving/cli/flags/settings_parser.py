@@ -1,7 +1,7 @@
-"""The command line of a program, read without the library that reads those of all commands.
+"""Parses the command line of `serve` and `node` without typer.
 
-Importing that, and every command for its flags, takes a tenth of a second, which a program's first answer
-would be later. What is not simply settings with their values is left to it: help, and what is wrong.
+Importing typer, and every command for its flags, takes a tenth of a second, by which a program's first answer
+would be later. Whatever is not simply flags with values is left to typer: help and usage errors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FILE = "config"
 
 @dataclass(frozen=True, slots=True)
 class ParsedSettings:
-    """What was typed: settings by name, and the file that has more of them."""
+    """The settings that were given, by name, and the file that has more of them."""
 
     settings: Mapping[str, Any]
     file: Path | None
 
 
 def parse_settings(words: Sequence[str], kind: type[Any]) -> ParsedSettings | None:
-    """What a command line says about the settings of a class; None if it takes the library to tell."""
+    """The settings that a command line gives; None if it needs typer to parse it."""
     hints = typing.get_type_hints(kind) | {_FILE: Path}
     switches = {config.flag_of_setting(name): (name, True) for name, hint in hints.items() if hint is bool}
     switches |= {config.flag_of_setting(f"no_{name}"): (name, False) for name, _ in switches.values()}

@@ -1,4 +1,4 @@
-"""YAML files that users hand over; JSON is read too."""
+"""Reads YAML or JSON files of users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serving.errors import InvalidArgument
 
 
 def read_yaml(file: Path) -> Any:
-    """What a file, or standard input, holds. Raises InvalidArgument."""
+    """The content of a file, or of standard input. Raises InvalidArgument."""
     import yaml  # noqa: PLC0415  start-up time
 
     try:

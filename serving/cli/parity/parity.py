@@ -64,9 +64,7 @@ def parity(
         ),
     ] = None,
     code: LocalModelFlags,
-    signature_name: Annotated[
-        str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
-    ] = None,
+    signature_name: common_flags.SignatureNameOption = None,
     text: Annotated[
         bool,
         typer.Option(
@@ -86,9 +84,9 @@ def parity(
 ) -> None:
     """Prove that online and batch prediction of a model say the same.
 
-    The rows go both ways. Equal means identical to the bit for labels, trees and custom routines. Other
-    numbers may differ by 4 units in the last place, or by what the model itself shows between batches of 1,
-    2 and 64 rows.
+    The rows are predicted both online and in batch. Equal means identical to the bit for labels, trees and
+    custom routines. Other numbers may differ by 4 units in the last place, or by what the model itself shows
+    between batches of 1, 2 and 64 rows.
     The exit code is 0 if all rows are equal; the first difference is shown.
 
     Example: pilotlight parity --model flowers --input instances.jsonl
@@ -102,7 +100,7 @@ def parity(
         if model_dir is not None:
             settings = code.load_node_settings(model_dir)
             with run_node_process(settings) as node:
-                verdict = _compare_predictions(
+                result = _compare_predictions(
                     OnlinePredictor(node, "projects/local/models/parity", signature_name, text),
                     lambda: local_batch.run_local_batch(settings, flags),
                     found,
@@ -111,17 +109,17 @@ def parity(
                 )
         else:
             name = _resolve_version_name(client, str(model), version)
-            verdict = _compare_predictions(
+            result = _compare_predictions(
                 OnlinePredictor(client, name, signature_name, text),
                 lambda: _run_job(client, name, flags),
                 found,
                 flags.absolute_output,
                 exact=_is_exact(client, name),
             )
-    _print_result(output, verdict, found)
-    if not text and verdict.difference and found[verdict.difference.row].line.startswith(b'"'):
+    _print_result(output, result, found)
+    if not text and result.difference and found[result.difference.row].line.startswith(b'"'):
         print_note("A SavedModel whose one input is a string gets lines as they are in batch: try --text.")
-    raise typer.Exit(0 if verdict.difference is None else 1)
+    raise typer.Exit(0 if result.difference is None else 1)
 
 
 def _compare_predictions(
@@ -132,7 +130,7 @@ def _compare_predictions(
     *,
     exact: bool,
 ) -> ParityResult:
-    """Send the rows both ways. `exact`: nothing may differ by a bit.
+    """Predict the rows online and in batch. `exact`: nothing may differ by a bit.
 
     Raises InvalidArgument if no row is good.
     """
@@ -149,7 +147,7 @@ def _compare_predictions(
 
 
 def _resolve_version_name(client: ApiClient, model: str, version: str | None) -> str:
-    """The full name of the version, so that both ways ask the same whatever happens to the default."""
+    """The full name of the version: online and batch use the same even if the default changes."""
     if version is not None:
         return client.resolve_version_name(model, version)
     found = client.call("GET", client.resolve_model_name(model))
@@ -186,36 +184,36 @@ def _run_job(client: ApiClient, version: str, flags: BatchFlags) -> None:
     job_polling.raise_job_error(ended)
 
 
-def _print_result(output: CommandOutput, verdict: ParityResult, rows: Sequence[InputRow]) -> None:
-    difference = verdict.difference
+def _print_result(output: CommandOutput, result: ParityResult, rows: Sequence[InputRow]) -> None:
+    difference = result.difference
     if output.format is not None:
         output.show(
             {
                 "equal": difference is None,
-                "rowsEqual": verdict.equal,
-                "rowsRefused": verdict.refused,
-                "largestDifference": verdict.largest_difference,
+                "rowsEqual": result.equal,
+                "rowsRefused": result.refused,
+                "largestDifference": result.largest_difference,
             }
             | ({} if difference is None else {"firstDifference": _describe_difference(difference, rows)})
         )
         return
     if difference is None:
-        print(f"{verdict.equal} rows equal ({verdict.refused} refused by both).")
-        if verdict.largest_difference:
+        print(f"{result.equal} rows equal ({result.refused} refused by both).")
+        if result.largest_difference:
             print_note(
-                f"Not all of them to the bit: the largest difference is {verdict.largest_difference:g}."
+                f"Not all of them to the bit: the largest difference is {result.largest_difference:g}."
             )
         return
     found = _describe_difference(difference, rows)
-    print(f"Row {found['row']} differs; {verdict.equal} before it are equal.")
-    for way in ("online", "batch"):
-        print(f"  {way + ':':8}{json.dumps(found[way], ensure_ascii=False)}")
+    print(f"Row {found['row']} differs; {result.equal} before it are equal.")
+    for kind in ("online", "batch"):
+        print(f"  {kind + ':':8}{json.dumps(found[kind], ensure_ascii=False)}")
 
 
 def _describe_difference(difference: RowDifference, rows: Sequence[InputRow]) -> dict[str, Any]:
-    """A difference for people and programs: the number of its line, and what each way says."""
-    ways = {"online": difference.online, "batch": difference.batch}
+    """The number of the line that differs, and its online and batch results."""
+    results = {"online": difference.online, "batch": difference.batch}
     return {"row": rows[difference.row].number} | {
-        way: {"refused": answer.reason} if isinstance(answer, RowRefusal) else answer
-        for way, answer in ways.items()
+        kind: {"refused": result.reason} if isinstance(result, RowRefusal) else result
+        for kind, result in results.items()
     }

@@ -18,7 +18,7 @@ _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that was typed; errors are one sentence on standard error, never a traceback.
+    """Run a command; an error is one sentence on standard error, never a traceback.
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers, 130 interrupted.
     """
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run_command(words: Sequence[str]) -> None:
-    """Programs have their settings read plainly, if those were typed so; everything else is a command."""
+    """`serve` and `node` are parsed without typer where possible, which starts them faster."""
     match words:
         case ["node", *rest] if typed := settings_parser.parse_settings(rest, NodeConfig):
             sys.exit(serve.node(serve.load_node_settings(typed.settings, typed.file)))

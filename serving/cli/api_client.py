@@ -1,4 +1,4 @@
-"""The commands' side of the HTTP API: one way to call the server, with typed errors."""
+"""The HTTP client of the commands, with typed errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT = 30.0
-# The server bounds a prediction itself (setting request_timeout); this only ends a wait for nothing.
+# The server bounds a prediction itself (setting request_timeout); this only ends a wait for a lost answer.
 _PREDICT_TIMEOUT = 900.0
 _CONNECT_TIMEOUT = 5.0
 _MAX_SHOWN = 300
@@ -42,10 +42,10 @@ class ServerUnreachable(ServingError):
 
 
 class ApiClient:
-    """Calls the server named in the settings, and knows what resources are called there.
+    """Calls the server of the settings, and resolves ids to full resource names.
 
-    `region` is what `--region` said: one machine is every region, so nothing but a new model looks at it.
-    `log_http` tells of each call.
+    `region` is the value of `--region`: one machine is every region, so only a new model uses it.
+    `log_http` prints each call.
     """
 
     def __init__(self, config: ClientConfig, region: str = "", *, log_http: bool = False) -> None:
@@ -60,7 +60,7 @@ class ApiClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # There is none if nothing was called.
+        # It exists only after the first call.
         if "_http" in self.__dict__:
             self._http.close()
 
@@ -94,7 +94,7 @@ class ApiClient:
         return f"projects/{names.check_project(project.removeprefix('projects/'))}"
 
     def build_url(self, name: str) -> str:
-        """Where a resource is, by its full name."""
+        """The URL of a resource, by its full name."""
         return f"{self._server}/v1/{name}"
 
     def call(
@@ -108,23 +108,24 @@ class ApiClient:
     ) -> dict[str, Any]:
         """The server's answer to METHOD /v1/PATH. `body` is sent as JSON; bytes go as they are.
 
-        Raises Unreachable, DeadlineExceeded after `timeout` seconds of silence, or what the server said.
+        Raises ServerUnreachable, DeadlineExceeded after `timeout` seconds of silence, or the error in the
+        server's answer.
         """
         return self._send_request(method, f"/v1/{path}", body, query or {}, timeout)
 
     def get_unversioned(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The server's answer to GET PATH, beside the API: `/nodes`, `/why/…`. Raises like `call`."""
+        """The server's answer to GET PATH, outside `/v1`: `/nodes`, `/why/…`. Raises like `call`."""
         return self._send_request("GET", path, None, query or {}, _TIMEOUT)
 
     def predict(
         self, name: str, body: bytes, content_type: str = JSON, *, verb: str = "predict"
     ) -> dict[str, Any]:
-        """The answer to a prediction request of that type, which may wait until a node is awake."""
+        """The answer to a prediction request, which may wait for a node to start."""
         path = f"/v1/{name}:{verb}"
         return self._send_request("POST", path, body, {}, _PREDICT_TIMEOUT, content_type=content_type)
 
     def list_resources(self, path: str, key: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The resources of a list, page after page, as they are asked for."""
+        """The resources of a list; each page is fetched when it is needed."""
         token = ""
         while True:
             page = self.call("GET", path, query={**query, "pageToken": token})
@@ -183,15 +184,15 @@ class ApiClient:
         )
 
     def _build_headers(self) -> dict[str, str]:
-        told: dict[str, str] = {}
+        headers: dict[str, str] = {}
         if self._token:
             if not self._token.isprintable() or not self._token.isascii() or " " in self._token:
                 raise InvalidArgument("--token (PILOTLIGHT_TOKEN) is no token: expected plt_... in one line.")
-            told["authorization"] = f"Bearer {self._token}"
-        return told
+            headers["authorization"] = f"Bearer {self._token}"
+        return headers
 
     def _load_ca_cert(self) -> ssl.SSLContext | bool:
-        """Who may vouch for the server: the system's authorities, or the one of the settings."""
+        """The certificate authorities to trust: the system's, or the one of the settings."""
         if not self._ca_cert:
             return True
         import ssl  # noqa: PLC0415  start-up time
@@ -245,7 +246,7 @@ def parse_rpc_status(status: Mapping[str, Any]) -> ServingError:
 
 
 def create_error(status: str, message: str) -> ServingError:
-    """An error told by the name of its google.rpc code."""
+    """The error with this google.rpc code; Internal for an unknown code."""
     return _ERRORS_BY_STATUS.get(status, Internal)(message)
 
 

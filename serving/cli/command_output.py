@@ -37,7 +37,7 @@ def _select_all(records: Iterable[Any]) -> Iterable[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutput:
-    """The flags about talking to whoever runs the command, and the one place that does it."""
+    """The flags for a command's output, and the one place that prints it."""
 
     format: Annotated[
         Any,
@@ -67,15 +67,13 @@ class CommandOutput:
             "--verbosity",
             parser=make_choice_parser(Verbosity),
             metavar=format_choices(Verbosity),
-            help="What is told on standard error; debug has the calls of the server. Default: warning.",
+            help="Lowest level of messages on standard error; debug logs each HTTP call. Default: warning.",
             show_default=False,
         ),
     ] = None
     user_output_enabled: Annotated[
         bool,
-        typer.Option(
-            "--user-output-enabled/--no-user-output-enabled", help="Print results and what goes on."
-        ),
+        typer.Option("--user-output-enabled/--no-user-output-enabled", help="Print results and progress."),
     ] = True
 
     def show(self, resource: Any) -> None:
@@ -101,11 +99,11 @@ class CommandOutput:
             print_note("Listed 0 items.")
 
     def show_selected(self, resource: Any, select: RecordSelector) -> None:
-        """One resource that may be flattened, and of whose parts some are left out."""
+        """One resource; when it is flattened, `select` leaves out some of its parts."""
         self._print_records([resource] if self.flatten else resource, select)
 
     def report_change(self, what: str, resource: Any) -> None:
-        """What a command has changed: a note for people, the resource for those who asked for a format."""
+        """Print a note on what has changed; with a format, also the changed resource."""
         print_note(what)
         if self.format is not None:
             self.show(resource)
@@ -143,7 +141,7 @@ class CommandOutput:
     def _print_records(
         self, found: Any, select: RecordSelector = _select_all, form: OutputFormat | None = None
     ) -> None:
-        """One record or a list of them, in the format that was typed if not in another."""
+        """One record or a list of them, in `form`, else in the format that was given."""
         if isinstance(found, list):
             found = list(select(self._flatten_records(found)))
         if self.user_output_enabled:

@@ -1,4 +1,4 @@
-"""Lines for people: what others wrote moves no cursor, sets no colour and begins no line."""
+"""Messages on standard error; control characters from other sources are escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serving.logs.formatters import escape_lines
 
 
 class Verbosity(StrEnum):
-    """What is told on standard error besides what goes on: everything from here on."""
+    """The lowest level of messages that are printed to standard error."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -23,42 +23,42 @@ _ORDER = tuple(Verbosity)
 
 
 class _ConsoleSettings:
-    """What of this process's lines is told; `configure` changes it."""
+    """The settings of this process; `configure_console` changes them."""
 
     verbosity = Verbosity.WARNING
     progress = True
 
 
 def configure_console(verbosity: Verbosity, *, progress: bool) -> None:
-    """Choose what is told from now on; `progress` is whether notes are."""
+    """Set the lowest level that is printed; `progress`: notes are printed too."""
     _ConsoleSettings.verbosity, _ConsoleSettings.progress = verbosity, progress
 
 
 def is_enabled(level: Verbosity) -> bool:
-    """Whether lines of a level are told."""
+    """Whether messages of a level are printed."""
     return _ORDER.index(level) >= _ORDER.index(_ConsoleSettings.verbosity)
 
 
 def print_note(message: str) -> None:
-    """A line about what goes on."""
+    """Print a line of progress."""
     if _ConsoleSettings.progress:
         _print_line(message)
 
 
 def print_debug(message: str) -> None:
-    """A line for who looks for a fault of ours."""
+    """Print a debug message."""
     if is_enabled(Verbosity.DEBUG):
         _print_line(f"DEBUG: {message}")
 
 
 def print_warning(message: str) -> None:
-    """What a user should know, though it went well."""
+    """Print a warning."""
     if is_enabled(Verbosity.WARNING):
         _print_line(f"WARNING: {message}")
 
 
 def print_error(message: str) -> None:
-    """An error, in one line."""
+    """Print an error, in one line."""
     if is_enabled(Verbosity.ERROR):
         _print_line(f"ERROR: {message}")
 

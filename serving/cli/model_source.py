@@ -1,4 +1,4 @@
-"""A model that is not on a server: its files made ready on this machine."""
+"""Prepares the files of a model on this machine, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MessageCallback = Callable[[str], None]
 
 @contextmanager
 def prepare_model(config: NodeConfig, on_message: MessageCallback) -> Iterator[LoadSpec]:
-    """The model's files on disk for as long as they are used; `say` is told of phases and warnings.
+    """The model's files on disk while the context is open; `on_message` gets phases and warnings.
 
     A local folder without packages is used where it is.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from serving.node.acceleration_controller import AccelerationController
     from serving.runtimes import LoadSpec
 
-# Imports of programs stand inside the commands: each loads only what it runs.
+# Programs are imported inside the commands: each loads only what it runs.
 
 
 def serve(config: ServeConfig) -> int:
@@ -36,12 +36,12 @@ def serve(config: ServeConfig) -> int:
 
     Example: pilotlight serve --port 8080 --state-dir ~/pilotlight
     """
-    gc.disable()  # what is imported stays; the gateway has the collector go on once it is ready
+    gc.disable()  # faster imports; the gateway enables the collector once it is ready
     try:
-        from serving.gateway.main import serve as run  # noqa: PLC0415
+        from serving.gateway.main import serve as serve_gateway  # noqa: PLC0415
 
         formatters.configure_logging(config.log_format)
-        return run(
+        return serve_gateway(
             config,
             environment_without_settings(),
             lambda address: print(f"Listening on {address}", flush=True),
@@ -51,12 +51,12 @@ def serve(config: ServeConfig) -> int:
 
 
 def load_node_settings(given: Mapping[str, Any], file: Path | None) -> NodeConfig:
-    """The settings of `node`, those of its container's platform among them; what that asks for is told."""
+    """The settings of `node`, those of the container's platform included; the platform's are printed."""
     settings, contract = load_node_config(given, file)
-    if asked := ", ".join(
+    if requested := ", ".join(
         f"{flag_of_setting(name)} {value}" for name, (_, value) in contract.settings.items()
     ):
-        print(f"As the container's platform asks for ({contract}): {asked}", flush=True)
+        print(f"As the container's platform asks for ({contract}): {requested}", flush=True)
     return settings
 
 
@@ -70,7 +70,7 @@ def node(config: NodeConfig) -> int:
     Example: pilotlight node --model-dir gs://my-bucket/flowers --port 8080
     """
     set_framework_environment()
-    from serving.node.standalone.server import serve_standalone as alone  # noqa: PLC0415
+    from serving.node.standalone.server import serve_standalone  # noqa: PLC0415
     from serving.transport.cross_origin import CrossOriginPolicy  # noqa: PLC0415
     from serving.transport.event_loop import run_event_loop  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def node(config: NodeConfig) -> int:
     with prepare_model(config, lambda phase: print(phase, flush=True)) as source:
         listener = _open_listener(config)
         return run_event_loop(
-            alone(
+            serve_standalone(
                 source,
                 config,
                 listener,
@@ -100,12 +100,12 @@ def node(config: NodeConfig) -> int:
 
 
 def _create_acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationController | None:
-    """With the verdict in the cache; None where it is switched off."""
+    """None where acceleration is off or does not apply; its record is kept in the cache."""
     from serving.node.acceleration_controller import AccelerationController, cached_record_location  # noqa: PLC0415
 
     if config.acceleration == "off" or source.external is not None:
         return None
-    if source.method not in ("", "predict"):  # the faster ways are those of predict
+    if source.method not in ("", "predict"):  # the fast paths are those of predict
         return None
     return AccelerationController(
         source, lambda: cached_record_location(config.cache_dir.expanduser(), source.model_dir)

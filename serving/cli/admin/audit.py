@@ -124,9 +124,9 @@ def parse_time(text: str, now: datetime.datetime) -> datetime.datetime:
 
 
 def format_rows(entries: Iterator[AuditLogEntry]) -> Iterator[str]:
-    """A line per call and one per end of what it began, below a heading.
+    """A heading, then a line per call and one per end of a long-running operation.
 
-    The entry from before a change is shown only if none came after it: nobody knows what became of that.
+    The first entry of an operation is shown only if no later one came: its result is unknown.
     """
     yield _ROW_FORMAT.format("TIME", "RESULT", "PRINCIPAL", "METHOD", "RESOURCE")
     open_calls: dict[str, AuditLogEntry] = {}
@@ -144,7 +144,7 @@ def format_rows(entries: Iterator[AuditLogEntry]) -> Iterator[str]:
 def _select_entries(
     lines: Iterator[bytes | None], query: Any, *, follow: bool, limit: int | None
 ) -> Iterator[tuple[str, AuditLogEntry]]:
-    """The lines that match, with what they say; of those that are there already the last `limit`."""
+    """The matching lines with their entries; of the lines that exist at the start, the last `limit`."""
     unreadable = 0
     last: deque[tuple[str, AuditLogEntry]] = deque(maxlen=limit)
     for line in lines:
@@ -194,10 +194,10 @@ def _format_result(entry: AuditLogEntry) -> str:
     code = payload["status"].get("code", 0)
     if code:
         return _STATUS_NAMES.get(code, str(code))
-    # The call was answered, its work goes on.
+    # The call was answered, its operation is still running.
     return "OK" if not operation or operation.get("last") else "BEGUN"
 
 
 def _replace_unprintable(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """The text with `?` for each character that could control a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -135,8 +135,8 @@ def _build_environment(version: str, state_dir: Path, python: str, packages: Seq
         wanted, requirements = release.python, release.requirements
     else:
         raise InvalidArgument(
-            f"What AI Platform had in {version} is not known here, but in {', '.join(RUNTIME_VERSIONS)}. Say what to "
-            f"install: pilotlight runtimes add {version} --create --with scikit-learn==1.3.2"
+            f"What AI Platform had in {version} is not known here, but in {', '.join(RUNTIME_VERSIONS)}. "
+            f"Say what to install: pilotlight runtimes add {version} --create --with scikit-learn==1.3.2"
         )
     base = python or (python_environments.find_python(wanted) if wanted else sys.executable)
     return python_environments.create_environment(

@@ -1,4 +1,4 @@
-"""`pilotlight tokens`: they are made in the state folder; a running server notices within a second."""
+"""`pilotlight tokens`: changes them in the state folder; a running server notices within a second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDirFlags:
-    """The flag that says which server's tokens are meant."""
+    """The flag that selects the server's state folder."""
 
     state_dir: Annotated[
         Path | None,
@@ -44,11 +44,11 @@ class StateDirFlags:
             config.load_config(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
         )
 
-    def record_change(self, change: str, token: str, **about: str) -> None:
-        """Have it in the audit log that a token is about to be changed. Raises Unavailable."""
+    def record_change(self, change: str, token: str, **details: str) -> None:
+        """Write to the audit log that a token is about to change. Raises Unavailable."""
         from serving.gateway.audit.audit_log import record_command  # noqa: PLC0415
 
-        record_command(self.path, f"pilotlight.tokens.{change}", f"tokens/{token}", about)
+        record_command(self.path, f"pilotlight.tokens.{change}", f"tokens/{token}", details)
 
     @contextmanager
     def open_token_store(self) -> Iterator[TokenStore]:
@@ -93,7 +93,8 @@ def create_token(
         folder.record_change("create", record.name, principal=record.principal)
         tokens.put(record)
     print_note(
-        f"Created token [{record.name}] of {record.principal}, {_format_expiry(record)}. Keep it: it is shown once."
+        f"Created token [{record.name}] of {record.principal}, {_format_expiry(record)}. "
+        "Keep it: it is shown once."
     )
     print(token)
 
@@ -123,7 +124,7 @@ def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)],
     folder: StateDirFlags,
 ) -> None:
-    """Make a token worthless, within a second.
+    """Revoke a token; a running server refuses it within a second.
 
     Example: pilotlight tokens revoke 3f2a9c0d1b7e
     """

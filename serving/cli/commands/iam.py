@@ -194,8 +194,8 @@ def remove_member(
     bindings: list[Binding] = []
     found = False
     for binding in policy.get("bindings", ()):
-        meant = binding["role"] == role and (any_condition or binding.get("condition") == condition)
-        if meant and member in binding["members"]:
+        selected = binding["role"] == role and (any_condition or binding.get("condition") == condition)
+        if selected and member in binding["members"]:
             found = True
             kept = [one for one in binding["members"] if one != member]
             if kept:
@@ -208,7 +208,7 @@ def remove_member(
 
 
 def _parse_condition(text: str | None, file: Path | None) -> Binding | None:
-    """What the two flags say. Raises BadParameter."""
+    """The condition that the two flags give. Raises BadParameter."""
     if text is not None and file is not None:
         raise typer.BadParameter("Give either --condition or --condition-from-file, not both.")
     if file is not None:

@@ -1,4 +1,4 @@
-"""Following a batch prediction job on the server."""
+"""Follows a batch prediction job on the server."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def parse_log_source(line: str) -> JobLogSource:
 def follow_job(
     client: ApiClient, name: str, *, poll_seconds: float = POLL_SECONDS, task: JobLogSource | None = None
 ) -> dict[str, Any]:
-    """The job once it has ended; tells meanwhile how far it is. `every` is in seconds.
+    """The job once it has ended; shows its progress while it waits, and prints its log.
 
-    Of its log all lines are told, or those of one task.
+    With `task`, only the log lines of that source are printed.
     """
     pause = min(_FIRST_PAUSE, poll_seconds)
     log: Sequence[str] = ()
@@ -58,7 +58,7 @@ def follow_job(
 
 
 def parse_job_progress(live: Mapping[str, Any]) -> ProgressSnapshot:
-    """How far a job is, from what `GET /jobs/...` tells."""
+    """The progress in an answer of `GET /jobs/...`."""
     return ProgressSnapshot(
         state=live["state"],
         predictions=live.get("predictions", 0),

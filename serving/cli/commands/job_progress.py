@@ -1,4 +1,4 @@
-"""How far a batch prediction is, shown while it runs: a live line on a terminal, else a line now and then."""
+"""Shows the progress of a batch prediction: a live line on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LINE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressSnapshot:
-    """How far it is: records predicted and refused, input bytes read of all; None is what nobody knows.
+    """Records predicted and refused, and input bytes read of all; None stands for unknown.
 
-    `rate` is in records a second.
+    `rate` is in records per second.
     """
 
     state: str
@@ -36,7 +36,7 @@ class ProgressSnapshot:
 
     @property
     def records(self) -> int:
-        """Records that are done, for better or worse."""
+        """Records that are predicted or refused."""
         return self.predictions + self.errors
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class ProgressSnapshot:
 class ProgressDisplay(Protocol):
     """What is shown while it runs."""
 
-    def show(self, standing: ProgressSnapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         """Tell how far it is."""
 
     def log(self, line: str) -> None:
@@ -89,10 +89,10 @@ class _LineDisplay:
         self._shown = ""
         self._next = 0.0
 
-    def show(self, standing: ProgressSnapshot) -> None:
-        text, now = str(standing), time.monotonic()
-        if standing.state != self._state or (text != self._shown and now >= self._next):
-            self._state, self._shown, self._next = standing.state, text, now + _LINE_SECONDS
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        text, now = str(snapshot), time.monotonic()
+        if snapshot.state != self._state or (text != self._shown and now >= self._next):
+            self._state, self._shown, self._next = snapshot.state, text, now + _LINE_SECONDS
             print_note(text)
 
     def log(self, line: str) -> None:
@@ -105,12 +105,12 @@ class _BarDisplay:
         self._progress = progress
         self._task = task
 
-    def show(self, standing: ProgressSnapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         self._progress.update(
             self._task,
-            description=f"{self._title} ... {standing}",
-            total=standing.bytes_total or None,
-            completed=standing.bytes,
+            description=f"{self._title} ... {snapshot}",
+            total=snapshot.bytes_total or None,
+            completed=snapshot.bytes,
             refresh=True,
         )
 
@@ -119,7 +119,7 @@ class _BarDisplay:
 
 
 def find_new_lines(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """The lines that a log has got, by its last lines at two times."""
+    """The lines added to a log, from its last lines before and after."""
     for shared in range(min(len(before), len(after)), 0, -1):
         if list(before[-shared:]) == list(after[:shared]):
             return list(after[shared:])

@@ -82,7 +82,7 @@ def logs(
         hint = f"What its nodes print: pilotlight logs {name} --kind {VersionLogKind.CONSOLE}"
         raise FailedPrecondition(f"{error.message} {hint}") from error
     cursor, entries = page["cursor"], page["entries"]
-    # An answer has what the server has found in a second; of a long log there may be more before that.
+    # A page has what the server finds in one second; a long log may have earlier entries.
     while len(entries) < limit and (token := page.get("nextPageToken")):
         page = client.get_unversioned(path, {**query, "limit": limit - len(entries), "pageToken": token})
         entries[:0] = page["entries"]
@@ -114,13 +114,11 @@ def _print_entries(entries: Iterable[VersionLogEntry], kind: VersionLogKind, for
         if form is LogFormat.JSON:
             print(json.dumps(entry, ensure_ascii=False), flush=True)
         elif kind is VersionLogKind.REQUESTS:
-            asked, answered = _shorten_text(entry["raw_data"]), _shorten_text(entry["raw_prediction"])
-            print(f"{_format_time(entry)}  {asked}  ->  {answered}", flush=True)
+            request, response = _shorten_text(entry["raw_data"]), _shorten_text(entry["raw_prediction"])
+            print(f"{_format_time(entry)}  {request}  ->  {response}", flush=True)
         else:
-            print(
-                f"{_format_time(entry)}  {entry['severity']:<8} {escape_control_characters(entry['message'])}",
-                flush=True,
-            )
+            message = escape_control_characters(entry["message"])
+            print(f"{_format_time(entry)}  {entry['severity']:<8} {message}", flush=True)
 
 
 def _format_time(entry: VersionLogEntry) -> str:

@@ -73,27 +73,27 @@ def show_nodes(fleet: Json, project: str, output: CommandOutput) -> None:
 
 
 def _build_version_rows(version: Json, project: str) -> Iterator[Sequence[str]]:
-    """A row for each node, and one for a version without any; what is the version's is told once."""
-    about = (
+    """A row for each node, or one for a version without nodes; the first row only has the version's cells."""
+    version_cells = (
         shorten_name(version["version"], project),
         version["state"],
         *(str(version[count]) for count in ("ready", "starting", "running", "queued")),
     )
     if not version["nodes"]:
-        yield about
+        yield version_cells
     for node in version["nodes"]:
         yield (
-            *about,
+            *version_cells,
             _format_optional(node["pid"]),
             _format_start_kind(node),
             format_duration(node["ageSeconds"]),
             *_format_memory(node),
         )
-        about = ("",) * len(about)
+        version_cells = ("",) * len(version_cells)
 
 
 def _format_start_kind(node: Json) -> str:
-    """How a node came to be, and where it stands if it takes no requests."""
+    """How a node was started, and its state if it is not ready."""
     how = "forked" if node["forked"] else "cold"
     return how if node["state"] == "ready" else f"{how}, {node['state']}"
 
@@ -117,7 +117,7 @@ def _format_memory(process: Json) -> tuple[str, str]:
 
 
 def _summarize_memory(fleet: Json) -> Iterator[str]:
-    """What all of it takes, and what the pilots cost."""
+    """The memory in all, and that of each pilot."""
     living = [node for version in fleet["versions"] for node in version["nodes"]]
     parts = {
         "the server": [fleet["gateway"]],
@@ -130,7 +130,7 @@ def _summarize_memory(fleet: Json) -> Iterator[str]:
     for pilot in fleet["pilots"]:
         if pilot["state"] == "lit" and pilot["proportionalBytes"]:
             yield (
-                f"The lit pilot {pilot['pilot']} costs {_format_size(pilot['proportionalBytes'])}, "
+                f"The pilot {pilot['pilot']} uses {_format_size(pilot['proportionalBytes'])}, "
                 f"{_format_size(pilot['privateBytes'])} of it its own."
             )
         elif pilot.get("reason"):
@@ -146,7 +146,7 @@ def shorten_name(name: str, project: str) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Seconds as people say them, to two digits or so."""
+    """A duration such as 1h05m."""
     if seconds is None:
         return ""
     if seconds < 10:

@@ -1,4 +1,4 @@
-"""Waiting for operations, and telling meanwhile what they are at."""
+"""Waits for operations and shows their progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 def wait_until_done(client: ApiClient, operation: dict[str, Any], title: str) -> Any:
-    """What the operation answers once it is done; its warnings are printed.
+    """The response of the operation once it is done; its warnings are printed.
 
     Raises the error it ends with, as `parse_rpc_status` makes it.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serving.cli.api_client import ApiClient, parse_rpc_status
 from serving.cli.command_output import CommandOutput, TableColumns
 from serving.cli.commands import resource_commands
-from serving.cli.commands.operation_progress import wait_until_done as wait_for
+from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.flags import common_flags
 from serving.cli.flags.common_flags import ListFlags
 
@@ -44,7 +44,7 @@ def wait_for_operation(
     """
     name = client.resolve_operation_name(operation)
     output.show(
-        wait_for(client, client.call("GET", name), f"Waiting for {resource_commands.extract_id(name)}")
+        wait_until_done(client, client.call("GET", name), f"Waiting for {resource_commands.extract_id(name)}")
     )
 
 

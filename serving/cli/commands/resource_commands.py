@@ -1,4 +1,4 @@
-"""What commands do to models and versions alike. `name` is always a full resource name."""
+"""Actions that the commands for models and versions share. `name` is always a full resource name."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def update_resource(
     body: dict[str, Any] = {"etag": current.get("etag", "")}
     for path, value in changes.items():
         *outer, last = path.split(".")
-        place = body
+        parent = body
         for part in outer:
-            place = place.setdefault(part, {})
-        place[last] = value
+            parent = parent.setdefault(part, {})
+        parent[last] = value
     operation = client.call("PATCH", current["name"], body, {"updateMask": ",".join(changes)})
     response = wait_until_done(client, operation, f"Updating {format_title(current['name'])}")
     output.report_change(f"Updated {format_title(current['name'])}.", response)

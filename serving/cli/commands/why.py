@@ -36,43 +36,43 @@ def why(
 
     Example: pilotlight why flowers/v1
     """
-    story = client.get_unversioned(f"/why/{_resolve_name(client, name)}")
+    status = client.get_unversioned(f"/why/{_resolve_name(client, name)}")
     if output.format is not None:
-        output.show(story)
+        output.show(status)
         return
-    for line in _describe_status(story):
+    for line in _describe_status(status):
         print(escape_control_characters(line))
     _print_table(
         "What was decided, newest last:",
         ("TIME", "NODES", "WHY"),
-        [(one["nodes"], one["reason"], one["time"]) for one in story.get("decisions", ())][-limit:],
+        [(one["nodes"], one["reason"], one["time"]) for one in status.get("decisions", ())][-limit:],
     )
     _print_table(
         "Requests that were refused:",
         ("TIME", "HOW_MANY", "WHY"),
-        [(one["count"], one["reason"], one["time"]) for one in story.get("refusals", ())][-limit:],
+        [(one["count"], one["reason"], one["time"]) for one in status.get("refusals", ())][-limit:],
     )
 
 
 def _resolve_name(client: ApiClient, name: str) -> str:
-    """The full name of what is asked about."""
+    """The full name of the model or version."""
     if name.startswith("projects/"):
         return client.resolve_model_name(name)
     model, _, version = name.partition("/")
     return client.resolve_version_name(model, version) if version else client.resolve_model_name(model)
 
 
-def _describe_status(story: Json) -> Iterator[str]:
-    """How it is at present, a sentence or two per line."""
-    yield f"{_capitalize_first(resource_commands.format_title(story['version']))}. {story['summary']}"
-    if story.get("reason") and story["state"] != "failing":
-        yield f"Last decision: {story['reason']}."
-    if starts := story.get("startSeconds"):
+def _describe_status(status: Json) -> Iterator[str]:
+    """The present status, a sentence or two per line."""
+    yield f"{_capitalize_first(resource_commands.format_title(status['version']))}. {status['summary']}"
+    if status.get("reason") and status["state"] != "failing":
+        yield f"Last decision: {status['reason']}."
+    if starts := status.get("startSeconds"):
         known = " or ".join(f"{format_duration(seconds)} ({how})" for how, seconds in starts.items())
         yield f"A node takes about {known} to start."
-    if failures := story.get("failures"):
+    if failures := status.get("failures"):
         yield from _describe_failures(failures)
-    for warning in story.get("warnings", ()):
+    for warning in status.get("warnings", ()):
         yield f"Warning: {warning}"
 
 
@@ -90,7 +90,7 @@ def _print_table(title: str, headings: tuple[str, str, str], rows: list[tuple[in
 
 
 def _format_time(timestamp: str) -> str:
-    """A moment as the clock on the wall has it; with the date, unless that is today's."""
+    """A time in the local time zone; with the date, unless that is today."""
     moment = datetime.datetime.fromisoformat(timestamp).astimezone()
     today = datetime.datetime.now(moment.tzinfo).date()
     return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -1,6 +1,6 @@
-"""`pilotlight demo`: every kind of model from its directory to right predictions, one by one and in bulk.
+"""`pilotlight demo`: deploys a model of every kind and checks its predictions, online and batch.
 
-With what `pip install pilotlight[all,dev]` brings it shows all there is; what is not installed is left out.
+`pip install pilotlight[all,dev]` brings all parts of it; those that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from serving.scratch_folders import scratch_folder
 if TYPE_CHECKING:
     import httpx
 
-# Of models; `demo_models` has a function for each, and imports too much to be imported here.
+# Kinds of models; `train_models` has a function for each. It is not imported: it loads the frameworks.
 KINDS = ("scikit-learn", "xgboost", "tensorflow", "custom")
 PROJECT = "demo"
 BUCKET = "demo-models"
@@ -36,7 +36,7 @@ _BATCH_RECORDS = 1000
 _COMMAND = "from serving.cli import main; main()"
 
 
-# What parts of it need beside the base package: the module, what is left out without it, and what brings it.
+# Optional modules: the module, the part of the demo that needs it, and the package that has it.
 _EXTRAS = (
     ("tensorflow", "the TensorFlow model", "pilotlight[tensorflow]"),
     ("apache_beam", "the batch job", "pilotlight[batch]"),
@@ -61,27 +61,27 @@ class TrainedModel:
 
 
 def demo() -> None:
-    """Deploy a model of each kind, predict, let them sleep and wake, run a batch job; nothing stays behind.
+    """Deploy a model of each kind, predict, let them scale to zero and start again, run a batch job.
 
-    Exits with 0 only if every prediction was right.
+    Nothing stays behind. Exits with 0 only if every prediction was right.
 
     Example: pilotlight demo
     """
     import httpx  # noqa: PLC0415  only this command needs it: start-up time
 
     started = time.monotonic()
-    there = _find_installed()
-    kinds = [kind for kind in KINDS if kind != "tensorflow" or "tensorflow" in there]
+    installed = _find_installed()
+    kinds = [kind for kind in KINDS if kind != "tensorflow" or "tensorflow" in installed]
     with scratch_folder("demo") as folder:
         _print_step(f"Training {len(kinds)} small models on data sets that come with scikit-learn")
         trained = _train_models(folder / "trained", kinds)
         with (
-            _open_file_store(folder / "files", there) as bucket,
+            _open_file_store(folder / "files", installed) as bucket,
             _run_server(folder / "state", bucket) as server,
             httpx.Client(base_url=server, timeout=_TIMEOUT_SECONDS) as plain,
         ):
             _print_step(f"Server at {server}, files in {bucket.description}")
-            google = _create_google_client(server) if "googleapiclient" in there else None
+            google = _create_google_client(server) if "googleapiclient" in installed else None
             for model in trained:
                 _deploy_model(plain, model, _build_version_fields(model, bucket))
                 _check_http(plain, model)
@@ -90,7 +90,7 @@ def demo() -> None:
             _wait_for_scale_to_zero(plain)
             for model in trained:
                 _check_cold_start(plain, model)
-            if "apache_beam" in there:
+            if "apache_beam" in installed:
                 _check_batch(plain, trained[kinds.index("xgboost")], bucket)
             _print_example(server, trained[0])
     _print_step(
@@ -103,12 +103,12 @@ def demo() -> None:
 
 
 def _find_installed() -> frozenset[str]:
-    """The modules of _EXTRAS that are there; tells of those that are not."""
-    there = frozenset(module for module, _, _ in _EXTRAS if importlib.util.find_spec(module) is not None)
+    """The installed modules of _EXTRAS; prints which are missing."""
+    installed = frozenset(module for module, _, _ in _EXTRAS if importlib.util.find_spec(module) is not None)
     for module, part, requirement in _EXTRAS:
-        if module not in there:
+        if module not in installed:
             _print_step(f"Without {part}: {module} is not installed (pip install '{requirement}')")
-    return there
+    return installed
 
 
 def _train_models(folder: Path, kinds: Iterable[str]) -> list[TrainedModel]:
@@ -133,7 +133,7 @@ def _train_models(folder: Path, kinds: Iterable[str]) -> list[TrainedModel]:
 
 
 class _FileStore(Protocol):
-    """Where the files of models and of the batch job lie: `told` says so, `environment` tells the server."""
+    """The files of models and of the batch job; `environment` is what the server needs to read them."""
 
     description: str
     environment: Mapping[str, str]
@@ -142,7 +142,7 @@ class _FileStore(Protocol):
         """The address of a file or a folder."""
 
     def put(self, name: str, data: bytes) -> str:
-        """Write a file; its address."""
+        """Write a file; returns its URI."""
 
     def get(self, name: str) -> str:
         """Read a file."""
@@ -195,9 +195,9 @@ class _LocalFolder:
 
 
 @contextlib.contextmanager
-def _open_file_store(folder: Path, there: frozenset[str]) -> Generator[_FileStore]:
+def _open_file_store(folder: Path, installed: frozenset[str]) -> Generator[_FileStore]:
     """An empty bucket of a Cloud Storage emulator, or a folder where none is installed."""
-    if "gcp_storage_emulator" not in there:
+    if "gcp_storage_emulator" not in installed:
         yield _LocalFolder(folder)
         return
     from gcp_storage_emulator.server import create_server  # noqa: PLC0415
@@ -213,7 +213,7 @@ def _open_file_store(folder: Path, there: frozenset[str]) -> Generator[_FileStor
 
 @contextlib.contextmanager
 def _run_server(state: Path, bucket: _FileStore) -> Generator[str]:
-    """`pilotlight serve` on a free port; its address."""
+    """`pilotlight serve` on a free port; yields its address."""
     log = state.with_suffix(".log")
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -238,7 +238,7 @@ def _run_server(state: Path, bucket: _FileStore) -> Generator[str]:
 
 
 def _build_version_fields(model: TrainedModel, bucket: _FileStore) -> dict[str, Any]:
-    """Where a version finds its files: some in the bucket, some on disk."""
+    """The fields that name a version's files: some models lie in the bucket, some on disk."""
     if model.kind == "scikit-learn":
         return {"deploymentUri": _upload_folder(model.folder / "model", model.name, bucket)}
     if model.kind != "custom":
@@ -309,16 +309,20 @@ def _wait_for_scale_to_zero(plain: httpx.Client) -> None:
     start = time.monotonic()
     while any(version["nodes"] for version in plain.get("/nodes").json()["versions"]):
         if time.monotonic() - start > _TIMEOUT_SECONDS:
-            raise Internal(f"The versions did not fall asleep within {_TIMEOUT_SECONDS:.0f} s.")
+            raise Internal(f"The versions did not scale to zero within {_TIMEOUT_SECONDS:.0f} s.")
         time.sleep(0.1)
-    _print_step(f"All asleep after {time.monotonic() - start:.1f} s; the next request wakes each")
+    _print_step(
+        f"All scaled to zero after {time.monotonic() - start:.1f} s; the next request starts each again"
+    )
 
 
 def _check_cold_start(plain: httpx.Client, model: TrainedModel) -> None:
     start = time.perf_counter()
     answer = plain.post(f"/v1/{_format_model_name(model)}:predict", json={"instances": model.instances})
     elapsed = time.perf_counter() - start
-    _check_predictions(model, answer.json(), f"{model.kind}, woken and answered in {elapsed * 1000:.0f} ms")
+    _check_predictions(
+        model, answer.json(), f"{model.kind}, cold start and answer in {elapsed * 1000:.0f} ms"
+    )
 
 
 def _check_google_client(google: Any, model: TrainedModel) -> None:

@@ -1,8 +1,8 @@
-"""The demo's models: `python -m serving.cli.demo.train_models KIND FOLDER` trains one and writes it with its test.
+"""Trains the models of the demo.
 
-One process per kind, because TensorFlow and XGBoost do not share one well. FOLDER gets the model
-directory `model/`, for the custom routine also an sdist, and `expected.json`: instances with the
-predictions that the library itself gives for them.
+`python -m serving.cli.demo.train_models KIND FOLDER` trains one: a process per kind, because TensorFlow and
+XGBoost do not share one well. FOLDER gets the model directory `model/`, for the custom routine also an sdist,
+and `expected.json`: instances with the predictions that the library itself gives for them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     term       = ["NOT" | "-"] (comparison | word | "(" filter ")")
     comparison = key operator (value | "(" value {[","] value} ")")
 
-`=` is equality and `:` containment, both without regard to capitals; `*` in a value of `:` stands for any
-text; `~` is a regular expression. A word is looked for in all values. As gcloud has it; besides, `name=v1`
+`=` is equality and `:` containment, both ignoring case; `*` in a value of `:` stands for any text; `~` is a
+regular expression. A word is searched in all values. As in gcloud; besides, `name=v1`
 and `name:v*` find the last part of a resource's full name.
 """
 
@@ -25,7 +25,7 @@ from serving.errors import InvalidArgument
 
 RecordPredicate = Callable[[Any], bool]
 
-# Parentheses and NOTs nest, and Python's stack is finite.
+# Bounds the recursion for nested parentheses and NOTs.
 _MAX_DEPTH = 100
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -209,7 +209,7 @@ def _parse_timestamp(text: str) -> datetime.datetime:
 
 
 def _list_names(found: Any) -> tuple[str, ...]:
-    """A value as text; of a resource's full name the last part too."""
+    """A value as text; for a resource's full name also its last part."""
     text = _format_text(found)
     return (text, text.rpartition("/")[2]) if text.startswith("projects/") else (text,)
 

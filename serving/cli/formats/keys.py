@@ -1,4 +1,4 @@
-"""Keys: where something is in a record. A None stands for all elements of a list."""
+"""Keys: paths to values in a record. None in a key stands for all elements of a list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SNAKE = re.compile(r"_([a-z0-9])")
 
 
 def get_value(record: Any, key: Key) -> Any:
-    """What a record has at a key, None if there is nothing; names may be in camelCase or snake_case."""
+    """The value of a record at a key, or None; names may be in camelCase or snake_case."""
     for position, part in enumerate(key):
         rest = key[position + 1 :]
         if isinstance(record, Mapping):
@@ -32,7 +32,7 @@ def get_value(record: Any, key: Key) -> Any:
 
 
 def set_value(record: dict[str, Any], key: Key, value: Any) -> None:
-    """Have a record hold a value at a key, lists left out: they become their elements' keys."""
+    """Set the value of a record at a key; indices of lists are left out of the path."""
     names = [str(part) for part in key if isinstance(part, str)]
     for name in names[:-1]:
         record = record.setdefault(name, {})

@@ -1,6 +1,6 @@
 """Records as text, in a format.
 
-But in json and yaml, what others wrote moves no cursor and begins no line.
+Except in json and yaml, control characters in values are escaped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def format_cell(value: Any) -> str:
 
 
 def _project_records(form: OutputFormat, records: Sequence[Any]) -> list[Any]:
-    """The records with nothing but what the columns name."""
+    """The records reduced to the keys of the columns."""
     if not form.columns:
         return list(records)
     return [_project_record(form.columns, record) for record in records]
@@ -50,8 +50,8 @@ def _project_record(columns: Sequence[OutputColumn], record: Any) -> dict[str, A
 
 
 def _format_json(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
-    whole = _project_records(form, records)
-    yield json.dumps(whole if several else whole[0], indent=2, ensure_ascii=False)
+    projected = _project_records(form, records)
+    yield json.dumps(projected if several else projected[0], indent=2, ensure_ascii=False)
 
 
 def _format_yaml(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _format_yaml(form: OutputFormat, records: Sequence[Any], several: bool) -> I
 
 def _format_table(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterable[str]:
     cells = [[column.extract_value(record) for column in form.columns] for record in records]
-    # An optional column in which nothing stands is left out.
+    # An optional column without values is left out.
     kept = [
         number
         for number, column in enumerate(form.columns)
@@ -158,7 +158,7 @@ def _format_config(form: OutputFormat, records: Sequence[Any], several: bool) ->
 
 
 def _format_section(value: Any, path: str) -> Iterator[str]:
-    """The plain values of a mapping or a list, then each that holds others as a section of its own."""
+    """The scalar values of a mapping or a list, then a section for each nested one."""
     members = sorted(value.items()) if isinstance(value, Mapping) else list(enumerate(value))
     nested = [(key, one) for key, one in members if isinstance(one, Mapping | list)]
     for key, one in members:

@@ -11,11 +11,11 @@ from serving.cli.formats.scanner import Scanner
 from serving.cli.formats.transforms import MAP, Transform, check_transform
 from serving.errors import InvalidArgument
 
-# Attributes of columns and of formats, by what they take.
+# Attributes of columns without and with a value, then those of formats.
 _COLUMN_FLAGS = frozenset({"reverse", "wrap", "optional"})
 _COLUMN_VALUES = frozenset({"label", "sort", "align"})
 _ALIGNMENTS = ("left", "right", "center")
-# The formats that need to be told what to show.
+# The formats that require columns.
 _COLUMN_FORMATS = frozenset({"csv", "table", "value"})
 _ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "config": frozenset(),
@@ -36,7 +36,7 @@ FORMATS = tuple(_ATTRIBUTES)
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """A key, what is done with its value, and how it is shown. `sort` counts from 1; 0: not sorted by it."""
+    """A key, the transforms of its value, and how it is shown. `sort` counts from 1; 0: not sorted by it."""
 
     key: Key
     transforms: tuple[Transform, ...] = ()
@@ -47,7 +47,7 @@ class OutputColumn:
     optional: bool = False
 
     def extract_value(self, record: Any) -> Any:
-        """What a record has in this column."""
+        """The value of a record in this column."""
         value = get_value(record, self.key)
         for transform in self.transforms:
             value = transform.apply(value)
@@ -55,12 +55,12 @@ class OutputColumn:
 
     @property
     def heading(self) -> str:
-        """What stands above it in a table."""
+        """The heading in a table."""
         return format_heading(self.key) if self.label is None else self.label
 
     @property
     def name(self) -> str:
-        """What stands above it in a CSV file."""
+        """The heading in a CSV file."""
         return last_name(self.key) if self.label is None else self.label
 
 
@@ -74,7 +74,7 @@ class OutputFormat:
 
 
 def parse_format(text: str) -> OutputFormat:
-    """The format that a text describes. Raises InvalidArgument that says where it cannot be read."""
+    """The format that a text describes. Raises InvalidArgument with the place of a syntax error."""
     scanner = Scanner(text, "--format")
     name = scanner.read_name()
     if name not in _ATTRIBUTES:
@@ -89,7 +89,7 @@ def parse_format(text: str) -> OutputFormat:
 
 
 def parse_sort_keys(texts: tuple[str, ...]) -> tuple[OutputColumn, ...]:
-    """What `--sort-by` says; `~` before a key reverses. Raises InvalidArgument."""
+    """The columns of `--sort-by`; `~` before a key reverses. Raises InvalidArgument."""
     found = []
     for text in texts:
         scanner = Scanner(text, "--sort-by")
@@ -101,9 +101,9 @@ def parse_sort_keys(texts: tuple[str, ...]) -> tuple[OutputColumn, ...]:
     return tuple(found)
 
 
-def parse_key(text: str, what: str) -> Key:
+def parse_key(text: str, flag_name: str) -> Key:
     """One key. Raises InvalidArgument."""
-    scanner = Scanner(text, what)
+    scanner = Scanner(text, flag_name)
     key, transform = scanner.read_key()
     if transform or not scanner.is_at_end():
         raise scanner.error("a key and nothing more is expected")
@@ -114,20 +114,20 @@ def read_transformed_key(scanner: Scanner) -> tuple[Key, tuple[Transform, ...]]:
     """A key with the transforms that follow it. Raises InvalidArgument."""
     key, name = scanner.read_key()
     transforms: list[Transform] = []
-    over = 0
+    list_depth = 0
     while name:
         scanner.expect("(")
         arguments, named = _read_arguments(scanner)
         if name == MAP:
-            over = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+            list_depth = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
         else:
-            transform = Transform(name, arguments, named, over)
+            transform = Transform(name, arguments, named, list_depth)
             try:
                 check_transform(transform)
             except InvalidArgument as error:
                 raise InvalidArgument(f"{scanner.flag_name}: {error.message}") from error
             transforms.append(transform)
-            over = 0
+            list_depth = 0
         name = scanner.read_name() if scanner.take(".") else ""
     if not key:
         raise scanner.error("a key is expected before a transform")
@@ -135,7 +135,7 @@ def read_transformed_key(scanner: Scanner) -> tuple[Key, tuple[Transform, ...]]:
 
 
 def _read_arguments(scanner: Scanner) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """What stands in the parentheses of a transform, the opening one read already."""
+    """The arguments of a transform, after its opening parenthesis."""
     arguments: list[str] = []
     named: list[tuple[str, str]] = []
     while not scanner.take(")"):

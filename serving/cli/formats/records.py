@@ -1,6 +1,6 @@
-"""What a list is made of: records in which lists are flattened, sorted, filtered, and so many of them.
+"""Flattens, sorts, filters and limits lists of records.
 
-The flags take effect in this order, as with gcloud, whatever the order they are typed in.
+The flags take effect in this order, as in gcloud, whatever their order on the command line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sort_records(records: Iterable[Any], columns: Sequence[OutputColumn]) -> Ite
 def select_records(
     records: Iterable[Any], matches: RecordPredicate | None, limit: int | None
 ) -> Iterable[Any]:
-    """The records that match, at most so many."""
+    """The records that match, at most `limit`."""
     return itertools.islice(filter(matches, records) if matches is not None else records, limit)
 
 
@@ -70,7 +70,7 @@ def _flatten_list(records: Iterable[Any], key: Key) -> Iterator[Any]:
 
 
 def _replace_value(record: Any, key: Key, value: Any) -> Any:
-    """A copy of a record that has this at a key."""
+    """A copy of a record with this value at a key."""
     if not key:
         return value
     if not isinstance(record, Mapping):

@@ -1,4 +1,4 @@
-"""Reads the parts of a format or a filter, one after the other."""
+"""Reads the parts of a format or a filter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _QUOTES = "'\""
 
 
 class Scanner:
-    """A text and a place in it. `what` names the flag in error messages."""
+    """A text and a position in it. `flag_name` is for error messages."""
 
-    def __init__(self, text: str, what: str) -> None:
+    def __init__(self, text: str, flag_name: str) -> None:
         self.text = text
-        self.flag_name = what
+        self.flag_name = flag_name
         self.position = 0
 
     def error(self, problem: str) -> InvalidArgument:
@@ -73,7 +73,7 @@ class Scanner:
         return match[0]
 
     def read_quoted(self) -> str:
-        """What stands between two quotes of a kind; a backslash keeps the next character as it is."""
+        """The text between two quotes of a kind; a backslash escapes the next character."""
         quote = self.peek()
         self.position += 1
         found = ""

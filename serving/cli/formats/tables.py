@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from serving.logs.formatters import escape_control_characters
 
-# What is not a terminal has no width: nothing is folded there.
+# The width where standard output is no terminal: nothing is folded there.
 _UNBOUNDED = 1_000_000
 
 _Alignment = Literal["left", "center", "right"]
@@ -29,7 +29,7 @@ def format_table(
     boxed: bool = False,
     title: str = "",
 ) -> list[str]:
-    """The lines of a table, as wide as its content; `aligned` says left, center or right for each column."""
+    """The lines of a table, as wide as its content; `alignments` has left, center or right per column."""
     from rich import box  # noqa: PLC0415  start-up time
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415

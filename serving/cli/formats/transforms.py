@@ -1,6 +1,6 @@
-"""What can be done with a value before it is shown: `name.basename()`, `labels.list(separator=;)`.
+"""Transforms of values before they are shown: `name.basename()`, `labels.list(separator=;)`.
 
-The names, arguments and results are gcloud's, of those that make sense for resources of this API.
+Names, arguments and results are those of gcloud; transforms that no resource of this API needs are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNITS = ("", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """A call of a transform; `over` is how many levels of lists it is applied below."""
+    """A call of a transform; `list_depth` is the number of list levels below which it is applied."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -250,6 +250,6 @@ _TRANSFORMS: Mapping[str, Callable[..., Any]] = {
     "upper": _upper,
     "yesno": _yes_no,
 }
-# `map` is no function: it says that what follows is for each element.
+# `map` is no function: the transform after it applies to each element.
 MAP = "map"
 NAMES = tuple(sorted((*_TRANSFORMS, MAP)))

@@ -1,7 +1,7 @@
-"""The texts of flags: lists, mappings and choices, as gcloud reads them.
+"""Parses lists, mappings and choices of flags, as gcloud does.
 
-A list is separated by commas, or by what stands between two `^` at its start: `^:^a,b:c` is `a,b` and `c`.
-A flag that holds several may be given several times.
+A list is separated by commas, or by the text between two `^` at its start: `^:^a,b:c` is `a,b` and `c`.
+A flag of lists may be given several times.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse_pairs(text: str) -> dict[str, str]:
 def merge_pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str] | None:
     """The mapping of a flag that was given several times; None if it was not given.
 
-    Raises BadParameter for a key that is there twice: which of its values is meant nobody knows.
+    Raises BadParameter for a key that is given twice.
     """
     if texts is None:
         return None
@@ -60,7 +60,7 @@ def merge_pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str] | None
 
 
 def make_choice_parser(kind: type[E]) -> Callable[[str], E]:
-    """A parser of choices; capitals and underscores count as small letters and hyphens: SCIKIT_LEARN."""
+    """A parser of choices that also accepts capitals and underscores: SCIKIT_LEARN."""
 
     def parse_choice(text: str) -> E:
         try:
@@ -79,7 +79,7 @@ def format_choices(kind: type[StrEnum]) -> str:
 
 
 def with_usage_errors(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A parser whose InvalidArgument is wrong usage."""
+    """A parser that raises BadParameter in place of InvalidArgument."""
 
     def parse_or_refuse(text: str) -> Any:
         try:

@@ -1,1 +1,1 @@
-"""What `pilotlight doctor` looks at: a module per subject, a function per check, a `Finding` from each."""
+"""`pilotlight doctor`: a module per subject, a function per check, a `CheckResult` from each."""

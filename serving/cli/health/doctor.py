@@ -26,7 +26,7 @@ _FRAMEWORKS = ("scikit-learn", "xgboost", "tensorflow", "apache-beam")
 
 
 class HealthReportFormat(StrEnum):
-    """How findings are written."""
+    """How results are written."""
 
     TABLE = "table"
     JSON = "json"
@@ -55,7 +55,7 @@ def doctor(
         bool, typer.Option("--quick", help="Import no framework: that takes seconds.", show_default=False)
     ] = False,
     format_: Annotated[
-        HealthReportFormat, typer.Option("--format", help="json prints a list of findings.")
+        HealthReportFormat, typer.Option("--format", help="json prints a list of results.")
     ] = HealthReportFormat.TABLE,
 ) -> None:
     """Check what a server needs here, and say what to do about what is wrong.
@@ -68,13 +68,13 @@ def doctor(
     if write and not bucket:
         raise typer.BadParameter("--write needs a --bucket.")
     settings = config.load_config(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
-    findings = run_checks(collect_checks(settings, bucket, write=write, quick=quick))
+    results = run_checks(collect_checks(settings, bucket, write=write, quick=quick))
     if format_ is HealthReportFormat.JSON:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        for line in format_results(findings):
+        for line in format_results(results):
             print(line)
-    raise typer.Exit(any(finding.level == "fail" for finding in findings))
+    raise typer.Exit(any(result.level == "fail" for result in results))
 
 
 def collect_checks(
@@ -119,21 +119,21 @@ def collect_checks(
 
 
 def run_checks(checks: Sequence[CheckFunction]) -> list[CheckResult]:
-    """What the checks find, some at the same time: those with processes of their own take seconds."""
+    """The results of the checks, which run concurrently: those that start processes take seconds."""
     with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         return list(pool.map(_run_check, checks))
 
 
-def format_results(findings: Sequence[CheckResult]) -> list[str]:
-    """A line for each finding, its advice below it, and a last line that sums up."""
+def format_results(results: Sequence[CheckResult]) -> list[str]:
+    """A line for each result, its advice below it, and a line of totals."""
     shown = []
-    for finding in findings:
-        shown.append(f"{finding.level:<4}  {finding.check:<16}  {finding.message}")
-        if finding.advice:
-            shown.append(f"{'':<4}  {'':<16}  -> {finding.advice}")
-    failed = sum(finding.level == "fail" for finding in findings)
-    warned = sum(finding.level == "warn" for finding in findings)
-    return [*shown, f"{len(findings)} checks: {failed} failed, {warned} with a warning."]
+    for result in results:
+        shown.append(f"{result.level:<4}  {result.check:<16}  {result.message}")
+        if result.advice:
+            shown.append(f"{'':<4}  {'':<16}  -> {result.advice}")
+    failed = sum(result.level == "fail" for result in results)
+    warned = sum(result.level == "warn" for result in results)
+    return [*shown, f"{len(results)} checks: {failed} failed, {warned} with a warning."]
 
 
 def _run_check(check: CheckFunction) -> CheckResult:
@@ -141,7 +141,7 @@ def _run_check(check: CheckFunction) -> CheckResult:
 
     try:
         return check()
-    except Exception as error:  # one check that cannot be made must not hide the others
+    except Exception as error:  # one check that raises must not hide the others
         return report_failure(
             "doctor", f"A check failed: {type(error).__name__}: {error}", "Please report this."
         )

@@ -1,4 +1,4 @@
-"""Frameworks, pip and Beam: whether they are there, fit, and leave a process that can be forked."""
+"""Checks of frameworks, pip and Beam: installed, in a supported version, and safe to fork after import."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serving.gateway.control.pilot_specs import framework_pilot_spec
 _PROBE = "serving.cli.health.probe"
 _SECONDS = 120
 _PACKAGE = "pilotlight"
-# What models and jobs stand on: distributions, and what they are for.
+# Distributions that models and jobs need, and what each is for.
 _FRAMEWORKS: Mapping[str, str] = {
     "scikit-learn": "scikit-learn models and custom routines",
     "xgboost": "XGBoost models",
@@ -33,7 +33,7 @@ _LAST_LINES = 3
 
 
 class ForkProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process tells that has imported what a pilot imports; see `serving.cli.health.probe`."""
+    """The report of a process that imports what a pilot imports; see `serving.cli.health.probe`."""
 
     seconds: float
     memory: int
@@ -48,7 +48,7 @@ def check_python() -> CheckResult:
 
 
 def check_version(name: str) -> CheckResult:
-    """Whether a framework is there, in a version that is supported."""
+    """Whether a framework is installed, in a supported version."""
     purpose = _FRAMEWORKS[name]
     wanted = _requirement(name)
     try:
@@ -68,12 +68,12 @@ def check_version(name: str) -> CheckResult:
 
 
 def list_pilots() -> list[str]:
-    """The frameworks that have a pilot of their own here."""
+    """The frameworks that have a pilot on this machine."""
     return ["SCIKIT_LEARN", *(["TENSORFLOW"] if find_spec("tensorflow") else [])]
 
 
 def check_pilot(framework: str, environment: Mapping[str, str]) -> CheckResult:
-    """Whether a pilot of a framework's nodes could be lit and forked, found out in a process like one."""
+    """Whether a pilot of a framework's nodes can start and fork, tried in a process like one."""
     spec = framework_pilot_spec(framework, framework == "TENSORFLOW", environment)
     check = f"pilot {spec.key}"
     argument = json.dumps(spec.preload)
@@ -105,10 +105,10 @@ def check_pilot(framework: str, environment: Mapping[str, str]) -> CheckResult:
 
 
 def evaluate_fork_probe(check: str, probed: ForkProbeResult) -> CheckResult:
-    """What it means for a pilot."""
+    """The result of a probe for its pilot."""
     if probed.error:
         return report_failure(check, f"It cannot be imported: {probed.error}", "Install the framework again.")
-    seen = f"lit in {probed.seconds:.1f} s with {format_size(probed.memory)}"
+    seen = f"ready in {probed.seconds:.1f} s with {format_size(probed.memory)}"
     cold = "Nodes start cold instead, in seconds. Set --pilots off if the cause cannot be removed."
     if len(probed.threads) > 1:
         return report_warning(
@@ -140,7 +140,7 @@ def check_pip(command: Sequence[str] = (sys.executable, "-m", "pip", "--version"
 
 
 def _requirement(name: str) -> Requirement | None:
-    """The versions of a distribution that this one is made for, as its own metadata has them."""
+    """The supported versions of a distribution, from the metadata of this package."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for line in metadata.requires(_PACKAGE) or ():
             requirement = Requirement(line)

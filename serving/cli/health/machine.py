@@ -1,4 +1,4 @@
-"""Cores, memory, open files, the clock and the system: what the machine, or the container, gives."""
+"""Checks of the machine or container: system, cores, memory, open files and clock."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from serving.cli.health.result import CheckResult, format_size, report_failure, 
 from serving.config import ServeConfig
 
 _ROOT = Path("/")
-# What the gateway and a pilot with one node of scikit-learn take; with TensorFlow it is some 700 MiB.
+# The gateway and a scikit-learn pilot with one node need the least; with TensorFlow it is some 700 MiB.
 _LEAST_MEMORY, _GOOD_MEMORY = 256 << 20, 1 << 30
 _LEAST_FILES, _GOOD_FILES = 256, 4096
-# Nothing of this version can run before its day.
+# The release date: an earlier clock is wrong.
 _EARLIEST_TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _MAX_AGE = datetime.timedelta(days=50 * 365)
 _JUMP = 0.5
@@ -35,7 +35,7 @@ def check_system() -> CheckResult:
 
 
 def check_cores(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
-    """The processors we may use, beside what the settings ask for."""
+    """The usable processors, compared with the settings."""
     usable, there = machine.count_cores(root), os.cpu_count() or 1
     seen = f"{usable} of {there} processors may be used"
     if usable < there:
@@ -52,7 +52,7 @@ def check_cores(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
 
 
 def check_memory(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
-    """The memory that processes may still take, beside what the settings promise to nodes."""
+    """The available memory, compared with what the settings promise to nodes."""
     left = machine.available_memory(root)
     seen = f"{format_size(left)} of memory may be taken"
     if left < _LEAST_MEMORY:
@@ -96,21 +96,21 @@ def check_clock(
     steady: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> CheckResult:
-    """Whether the clock tells a likely time and goes steadily; `newest` is the last change of the state."""
+    """Whether the clock is plausible and does not jump; `newest` is the last change of the state."""
     start, steady_start = wall(), steady()
     pause(0.05)
     jump = (wall() - start) - (steady() - steady_start)
     now = datetime.datetime.fromtimestamp(wall(), datetime.UTC)
-    told = f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC"
+    shown = f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC"
     advice = (
         "Set the clock and keep it right (chrony, systemd-timesyncd): tokens, TLS and Google's API need it."
     )
     if not _EARLIEST_TIME < now < _EARLIEST_TIME + _MAX_AGE:
-        return report_failure("clock", f"{told}, which cannot be.", advice)
+        return report_failure("clock", f"{shown}, which cannot be.", advice)
     if abs(jump) > _JUMP:
-        return report_warning("clock", f"{told}; it jumped by {jump:.1f} s while it was looked at.", advice)
+        return report_warning("clock", f"{shown}; it jumped by {jump:.1f} s while it was looked at.", advice)
     if newest is not None and newest > now + datetime.timedelta(minutes=5):
         return report_warning(
-            "clock", f"{told}; the state was last changed later, at {newest:%Y-%m-%d %H:%M:%S} UTC.", advice
+            "clock", f"{shown}; the state was last changed later, at {newest:%Y-%m-%d %H:%M:%S} UTC.", advice
         )
-    return report_ok("clock", f"{told}.")
+    return report_ok("clock", f"{shown}.")

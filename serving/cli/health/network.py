@@ -1,4 +1,4 @@
-"""The address that the server is to listen on."""
+"""Checks of the ports that the server is to listen on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 
 def check_grpc_port(settings: ServeConfig, server: int | None) -> CheckResult:
-    """Whether gRPC is there and its port can be had; `server` as in `port`."""
+    """Whether gRPC is installed and its port is free; `server` as in `check_port`."""
     if settings.grpc_port == config.OFF:
         return report_ok("grpc port", "gRPC is switched off (setting grpc_port).")
     if missing := [name for name in _GRPC if importlib.util.find_spec(name) is None]:
@@ -27,7 +27,7 @@ def check_grpc_port(settings: ServeConfig, server: int | None) -> CheckResult:
 
 
 def check_port(host: str, number: int, server: int | None, *, setting: str = "port") -> CheckResult:
-    """Whether the port can be had; `server` is the pid of the server that uses the state folder, if any."""
+    """Whether the port is free; `server` is the pid of the server that uses the state folder, if any."""
     check, flag = setting.replace("_", " "), config.flag_of_setting(setting)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-"""Does what a pilot does until it is lit, forks once, and tells what came of it.
+"""Imports what a pilot imports, forks once, and reports whether that works.
 
 Started as `python -m serving.cli.health.probe JSON`, where the JSON is the list of modules to import.
 """
@@ -17,22 +17,22 @@ from autoscaler import linux, machine
 
 
 def main(argument: str) -> None:
-    """Print one JSON object; see `frameworks.Probed`."""
+    """Print one JSON object; see `frameworks.ForkProbeResult`."""
     begin = time.perf_counter()
-    told: dict[str, Any] = {"seconds": 0.0, "memory": 0, "threads": [], "forked": False}
+    report: dict[str, Any] = {"seconds": 0.0, "memory": 0, "threads": [], "forked": False}
     try:
         for module in json.loads(argument):
             importlib.import_module(module)
     except Exception as error:
-        told["error"] = f"{type(error).__name__}: {error}"
+        report["error"] = f"{type(error).__name__}: {error}"
     else:
         gc.collect()
         gc.freeze()
-        told["seconds"] = time.perf_counter() - begin
-        told["memory"] = machine.measure_memory(os.getpid()).private
-        told["threads"] = linux.thread_names()
-        told["forked"] = len(told["threads"]) == 1 and _can_fork()
-    print(json.dumps(told))
+        report["seconds"] = time.perf_counter() - begin
+        report["memory"] = machine.measure_memory(os.getpid()).private
+        report["threads"] = linux.thread_names()
+        report["forked"] = len(report["threads"]) == 1 and _can_fork()
+    print(json.dumps(report))
 
 
 def _can_fork() -> bool:

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check of `pilotlight doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class CheckLevel(StrEnum):
-    """How bad it is: nothing, something that may hurt one day, something that does not work."""
+    """WARN: it works now and may fail later. FAIL: it does not work."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class CheckLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`check` is the name of what was looked at, `message` what was seen, `advice` what to do about it."""
+    """`check` is the name of the check, `message` what it found, `advice` what to do about it."""
 
     check: str
     level: CheckLevel

@@ -1,4 +1,4 @@
-"""Interpreters of old runtime versions: whether they run, what they have, and whether they can be forked."""
+"""Checks of the interpreters for old runtime versions: whether they run, and can be forked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serving.predictor.interpreter_check import check_interpreter
 def create_runtime_checks(
     state_dir: Path, given: Sequence[str], *, quick: bool
 ) -> list[Callable[[], CheckResult]]:
-    """One for each runtime version of the setting and of the state folder."""
+    """A check for each runtime version of the setting and of the state folder."""
     try:
         known = {
             **interpreters.read_interpreters(state_dir / interpreters.INTERPRETERS_FILE),
@@ -30,7 +30,7 @@ def create_runtime_checks(
 
 
 def check_runtime(version: str, python: str, *, quick: bool) -> CheckResult:
-    """Whether an interpreter works; `quick`: only whether it is there."""
+    """Whether an interpreter works; `quick`: only whether it exists."""
     name = f"runtime {version}"
     again = f"pilotlight runtimes add {version} --python PATH, or --create"
     try:

@@ -1,4 +1,4 @@
-"""Credentials for Google Cloud, and buckets."""
+"""Checks of Google Cloud credentials and buckets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _METADATA = ("169.254.169.254", 80)
 _METADATA_SECONDS = 0.5
 _SECONDS = 30
 _PATIENCE = 5.0
-# Tells whose credentials Google's library finds, without a request to anybody.
+# Prints whose credentials Google's library finds, without a network request.
 _FIND_CREDENTIALS_CODE = """
 import json, warnings
 warnings.simplefilter("ignore")
@@ -44,7 +44,7 @@ def check_credentials(
 ) -> CheckResult:
     """Whether Google's library finds credentials; it looks for them in a process with `environment`.
 
-    `needed` is whether a bucket is to be used. Without any, it is not waited for the metadata server.
+    `needed`: a bucket is to be used.
     """
     if host := emulator_host():
         return report_ok("credentials", f"None are needed: STORAGE_EMULATOR_HOST is {host}.")
@@ -62,7 +62,7 @@ def check_credentials(
 
 
 def check_bucket(uri: str) -> CheckResult:
-    """Whether what a bucket holds can be listed."""
+    """Whether the objects of a bucket can be listed."""
     check = "bucket"
     begin = time.perf_counter()
     try:
@@ -85,7 +85,7 @@ def check_bucket(uri: str) -> CheckResult:
 
 
 def check_bucket_writable(uri: str) -> CheckResult:
-    """Whether an object can be written there, read again and removed."""
+    """Whether an object can be written, read and deleted there."""
     check = "bucket write"
     files = FileStore(retry_seconds=_PATIENCE)
     probe = f"{uri.rstrip('/')}/.pilotlight-doctor-{uuid.uuid4().hex}"
@@ -109,7 +109,7 @@ def check_bucket_writable(uri: str) -> CheckResult:
 
 
 def _find_credentials(environment: Mapping[str, str]) -> Mapping[str, str]:
-    # In a process of its own: the library reads the environment, and waits 20 s for a metadata server.
+    # In a process: the library reads the environment, and waits 20 s for a metadata server.
     try:
         done = subprocess.run(
             [sys.executable, "-c", _FIND_CREDENTIALS_CODE],

@@ -1,4 +1,4 @@
-"""One attempt at a batch prediction on this machine: `python -m batch`, which ends when this process does."""
+"""Runs one batch prediction in a process, `python -m batch`, which ends when this process does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serving.cli.console import print_note
 from serving.config import FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import Internal
 
-# Seconds: without a report for so long it hangs; after its last one it may take so long to end.
+# Seconds: without a report for so long the process hangs; after its last one it may take so long to end.
 _SILENCE_SECONDS, _GRACE_SECONDS = 60.0, 10.0
 _POLL_SECONDS = 0.5
 _TAIL_LINES = 20
@@ -34,7 +34,7 @@ LogLineCallback = Callable[[str], None]
 def run_batch_process(
     request: JobRequest, on_report: JobReportCallback, on_log_line: LogLineCallback
 ) -> JobOutcome:
-    """Run the job; `tell` gets its reports, `log` the lines of its log (in a thread).
+    """Run the job; `on_report` gets its reports, `on_log_line` the lines of its log (in another thread).
 
     Raises the error it fails with. Interrupted or terminated, it leaves nothing in the output folder.
     """
@@ -61,7 +61,7 @@ def _remove_temporary_files(request: JobRequest) -> None:
 def _run_process(
     request: JobRequest, on_report: JobReportCallback, on_log_line: LogLineCallback
 ) -> tuple[JobReport, str]:
-    """What the process said last, and how it ended; its whole group is gone then."""
+    """The last report of the process, and how it ended; its process group is gone on return."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     remote_lifeline, lifeline = os.pipe()
     try:
@@ -102,7 +102,7 @@ def _run_process(
 
 def _send_request(process: subprocess.Popen[bytes], request: JobRequest) -> None:
     if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended; how, is told later
+        with contextlib.suppress(BrokenPipeError):  # it has ended; the exit status is reported later
             process.stdin.write(msgspec.json.encode(request))
             process.stdin.flush()
         with contextlib.suppress(BrokenPipeError):
@@ -110,7 +110,7 @@ def _send_request(process: subprocess.Popen[bytes], request: JobRequest) -> None
 
 
 def _relay_reports(process: subprocess.Popen[bytes], on_report: JobReportCallback) -> JobReport:
-    """Hand on the reports until the last one, the end of the process, or too long a silence."""
+    """Relay the reports until the last one, the end of the process, or too long a silence."""
     last = JobReport()
     for line in _read_lines(process):
         last = msgspec.json.decode(line, type=JobReport)
@@ -121,18 +121,18 @@ def _relay_reports(process: subprocess.Popen[bytes], on_report: JobReportCallbac
 
 
 def _read_lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """What it writes, line by line. A worker may hold the pipe open when the process itself is gone."""
+    """The lines of its standard output. A worker may hold the pipe open when the process itself is gone."""
     if process.stdout is None:
         return
     rest = b""
-    heard = time.monotonic()
-    while time.monotonic() - heard < _SILENCE_SECONDS:
+    last_read = time.monotonic()
+    while time.monotonic() - last_read < _SILENCE_SECONDS:
         ended = process.poll() is not None
         if select.select([process.stdout], [], [], 0 if ended else _POLL_SECONDS)[0]:
             data = os.read(process.stdout.fileno(), 65536)
             if not data:
                 return
-            heard = time.monotonic()
+            last_read = time.monotonic()
             *lines, rest = (rest + data).split(b"\n")
             yield from lines
         elif ended:
@@ -148,7 +148,7 @@ def _read_log(stream: IO[bytes], tail: deque[str], on_log_line: LogLineCallback)
 
 @contextlib.contextmanager
 def _interrupt_on_sigterm() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C is taken, so that there is time to clean up."""
+    """Handle SIGTERM as Ctrl-C, so that the job is cleaned up."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -52,7 +52,7 @@ def predict_files_locally(
 
 
 def run_local_batch(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
-    """Run a batch prediction in a process of its own, and show how far it is.
+    """Run a batch prediction in a process, and show its progress.
 
     Raises FailedPrecondition without Apache Beam, and whatever error the job fails with.
     """
@@ -66,24 +66,26 @@ def run_local_batch(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
         prepare_model(config, print_note) as source,
     ):
         if not source.framework:
-            detect_framework(source.model_dir, source.prediction_class)  # what is no model is refused at once
-        meter = ProgressEstimator()
+            detect_framework(
+                source.model_dir, source.prediction_class
+            )  # refuse what is no model before a process starts
+        estimator = ProgressEstimator()
         with open_progress_display("Batch prediction") as shown:
             return batch_process.run_batch_process(
                 build_batch_request(source, config, flags, str(scratch)),
-                lambda report: shown.show(meter.update(report, time.monotonic())),
+                lambda report: shown.show(estimator.update(report, time.monotonic())),
                 shown.log,
             )
 
 
 def build_batch_request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: str) -> JobRequest:
-    """What the job's process is told; `scratch` is a folder that is its alone."""
+    """The request for the job's process; `scratch` is a folder for that process only."""
     import msgspec  # noqa: PLC0415  start-up time
 
     from batch.messages import JobRequest, ModelSource  # noqa: PLC0415  start-up time
 
     uid = secrets.token_hex(8)
-    least = JobRequest(
+    request = JobRequest(
         job=f"local_{uid}",
         uid=uid,
         model=ModelSource(
@@ -115,11 +117,11 @@ def build_batch_request(source: LoadSpec, config: NodeConfig, flags: BatchFlags,
         runner=flags.runner,
         pipeline_options=flags.pipeline_options,
     )
-    return msgspec.structs.replace(least, **options)
+    return msgspec.structs.replace(request, **options)
 
 
 class ProgressEstimator:
-    """Makes of a job's reports how far it is, its rate and the time it has left."""
+    """Computes progress, rate and time left from a job's reports."""
 
     def __init__(self) -> None:
         self._state = "STARTING"
@@ -127,7 +129,7 @@ class ProgressEstimator:
         self._counts: JobCounts | None = None
 
     def update(self, report: JobReport, now: float) -> ProgressSnapshot:
-        """How far it is after a report; `now` is in seconds since any time."""
+        """The progress after a report; `now` is in seconds of a monotonic clock."""
         if report.phase is not None:
             self._state = report.phase.value
             if self._start_time is None and self._state == "RUNNING":

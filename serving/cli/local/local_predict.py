@@ -1,4 +1,4 @@
-"""`pilotlight local`."""
+"""`pilotlight local predict`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def predict_locally(
     Example: pilotlight local predict --model-dir ./flowers --json-instances instances.jsonl
     """
     body = instances.read_body()
-    # What a model's code prints must not stand among the results.
+    # What the model's code prints goes to standard error, not among the results.
     settings = code.load_node_settings(model_dir)
     with redirect_stdout(sys.stderr), prepare_model(settings, print_note) as source:
         answer = _compute_answer(source, settings, body, instances.content_type)
@@ -59,8 +59,8 @@ def _compute_answer(source: LoadSpec, settings: NodeConfig, body: bytes, content
         print_warning(warning)
     if content_type == NPY:
         model = ServedModel(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
-        asked = create_codec(RequestMetadata(content_type=NPY), model).decode_request(body)
-        batch, parameters = asked.instances, asked.parameters
+        request = create_codec(RequestMetadata(content_type=NPY), model).decode_request(body)
+        batch, parameters = request.instances, request.parameters
     else:
         batch, parameters = InstancesDecoder().decode(body, runtime.input_format)
     style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)

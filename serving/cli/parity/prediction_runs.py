@@ -1,4 +1,4 @@
-"""The two ways that `pilotlight parity` compares: requests to a node, and a batch prediction's files."""
+"""Online and batch predictions of the same rows, for `pilotlight parity`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serving.config import ClientConfig, NodeConfig, environment_without_setting
 from serving.errors import Internal, InvalidArgument, NotFound, Unavailable
 from serving.scratch_folders import scratch_folder
 
-# As many instances as gcloud puts into a request.
+# The number of instances that gcloud puts into a request.
 REQUEST_ROWS = 100
 
 _NODE = (
@@ -59,7 +59,7 @@ def parse_rows(content: bytes, *, text: bool) -> list[InputRow]:
 
 @dataclass(frozen=True, slots=True)
 class OnlinePredictor:
-    """Asks a model or a version, by its full name, the way clients do."""
+    """Predicts rows online, with requests to a model or version by its full name."""
 
     client: ApiClient
     name: str
@@ -69,7 +69,7 @@ class OnlinePredictor:
     def predict_rows(self, rows: Sequence[InputRow], size: int) -> list[RowResult]:
         """The answer to each row, `size` rows in a request.
 
-        What refuses a request is found by halving it. Raises what is no row's fault.
+        A request that is refused is halved until the rows at fault are found. Raises other errors.
         """
         instances = [self._encode_instance(row) for row in rows]
         sendable = [instance for instance in instances if not isinstance(instance, RowRefusal)]
@@ -121,7 +121,7 @@ def open_batch_folder(output_path: str | None) -> Iterator[str]:
 
 
 def prepare_batch_flags(folder: str, content: bytes, signature: str | None) -> BatchFlags:
-    """Puts the rows into the folder; what the batch prediction of them is told."""
+    """Write the rows to the folder; returns the flags of their batch prediction."""
     from serving.artifacts.storage import FileStore  # noqa: PLC0415  start-up time of the other commands
 
     rows = f"{folder}/rows.jsonl"
@@ -132,7 +132,7 @@ def prepare_batch_flags(folder: str, content: bytes, signature: str | None) -> B
 def read_batch_results(folder: str, rows: Sequence[InputRow]) -> list[RowResult]:
     """The answer to each row, from a batch prediction's files. Raises Internal if they are not as many."""
     results = _read_lines(f"{folder}/prediction.results-*")
-    # Read as the answers of the server are, so that a number is the same number.
+    # Parsed like the answers of the server, so that numbers are comparable.
     predictions = [orjson.loads(line) for line in results]
     errors = [orjson.loads(line) for line in _read_lines(f"{folder}/prediction.errors-*")]
     refused = {error["offset"]: RowRefusal(error["reason"]) for error in errors}
@@ -160,7 +160,7 @@ def _read_lines(pattern: str) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def run_node_process(config: NodeConfig) -> Iterator[ApiClient]:
-    """A node that serves a model folder, as a process; a client for it."""
+    """Run a node that serves a model folder, as a process; yields a client for it."""
     flags = {
         "--model-dir": config.model_dir,
         "--framework": config.framework,
@@ -195,7 +195,7 @@ def run_node_process(config: NodeConfig) -> Iterator[ApiClient]:
 
 
 def _wait_until_ready(process: subprocess.Popen[str], log: IO[str]) -> str:
-    """The node's address, once it is ready. Raises Unavailable with what it said last."""
+    """The node's address, once it is ready. Raises Unavailable with its last message."""
     for line in process.stdout or ():
         if line.startswith("Ready on "):
             return line.removeprefix("Ready on ").rpartition(": ")[0]

@@ -1,4 +1,4 @@
-"""Whether two ways to the same predictions agree. The rule is that of `serving.node.batch_equivalence`.
+"""Compares online and batch predictions of the same rows, by the rule of `serving.node.batch_equivalence`.
 
 Labels, tree models and custom routines: identical to the bit. Elsewhere the numbers of an output may differ
 by the larger of 4 units in the last place of its largest one, and what the model itself shows when the same
@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-# The sizes of the batches that show how far the model agrees with itself.
+# Batch sizes that show how far the model agrees with itself.
 BATCH_SIZES = (1, 2, 64)
 
 _ULPS = 4
@@ -34,13 +34,13 @@ class RowRefusal:
     reason: str
 
 
-RowResult = Any  # what JSON can hold, or Refused
+RowResult = Any  # a JSON value or a RowRefusal
 RowResults = Sequence[RowResult]
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """Where two ways disagree: the row, counted from 0, and what each of them says."""
+    """A row, counted from 0, whose online and batch results differ."""
 
     row: int
     online: RowResult
@@ -49,9 +49,9 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class ParityResult:
-    """How many rows got equal predictions, how many both ways refuse, and the first difference.
+    """How many rows have equal predictions, how many are refused by both, and the first difference.
 
-    `largest` is the largest difference that was allowed; 0 if all is identical to the bit.
+    `largest_difference` is the largest one that was allowed; 0 if all is identical to the bit.
     """
 
     equal: int
@@ -65,16 +65,16 @@ def compare_results(
 ) -> ParityResult:
     """Compare the answers to the same rows.
 
-    `regrouped` asks online again, in BATCHES; None where nothing may differ. It is only called when needed.
+    `regrouped` predicts online again, in BATCH_SIZES, if that is needed; None where nothing may differ.
     """
-    meant: Sequence[RowResults] = [online, batch]
+    compared: Sequence[RowResults] = [online, batch]
     tolerance = Tolerance()
     if regrouped is not None and any(_is_different(*pair) for pair in zip(online, batch, strict=True)):
-        meant = _decode_float32_outputs([online, batch, *regrouped()])
-        tolerance = Tolerance.measure(meant[:2], meant[2:])
+        compared = _decode_float32_outputs([online, batch, *regrouped()])
+        tolerance = Tolerance.measure(compared[:2], compared[2:])
     equal = refused = 0
     largest = 0.0
-    for row, (one, other) in enumerate(zip(meant[0], meant[1], strict=True)):
+    for row, (one, other) in enumerate(zip(compared[0], compared[1], strict=True)):
         if isinstance(one, RowRefusal) and isinstance(other, RowRefusal):
             refused += 1
             continue
@@ -93,7 +93,7 @@ class Tolerance:
 
     @classmethod
     def measure(cls, compared: Sequence[RowResults], regrouped: Sequence[RowResults]) -> Tolerance:
-        """From the answers that are compared, and those of the model to the same rows in BATCHES."""
+        """From the compared answers, and those of the model to the same rows in BATCH_SIZES."""
         numbers: defaultdict[str, list[float]] = defaultdict(list)
         for answer in (answer for answers in (*compared, *regrouped) for answer in answers):
             for output, value in _iterate_leaves(answer):
@@ -121,17 +121,17 @@ class Tolerance:
         )
 
 
-def _decode_float32_outputs(ways: Sequence[RowResults]) -> Sequence[RowResults]:
-    """The answers with the numbers of float32 outputs as what their texts stand for."""
+def _decode_float32_outputs(results: Sequence[RowResults]) -> Sequence[RowResults]:
+    """The answers with the numbers of float32 outputs as the float32 values that their texts stand for."""
     written = {
         (output, value)
-        for answers in ways
+        for answers in results
         for answer in answers
         for output, value in _iterate_leaves(answer)
         if isinstance(value, float)
     }
     longer = {output for output, value in written if _to_float32(value) is None}
-    return [[_decode_float32_values(answer, longer) for answer in answers] for answers in ways]
+    return [[_decode_float32_values(answer, longer) for answer in answers] for answers in results]
 
 
 def _decode_float32_values(answer: RowResult, longer: Collection[str], output: str = "") -> RowResult:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autoscaler.simulation.result import SimulationConditions, SimulationResult
     from autoscaler.simulation.traces import TrafficTrace
 
-# The server's settings that a simulation follows.
+# The server's settings that a simulation uses.
 _SETTINGS = (
     "idle_timeout",
     "stable_window",
@@ -42,12 +42,12 @@ _SETTINGS = (
     "tick",
     "memory_bytes",
 )
-# The least part of the work that moves the progress bar.
+# The smallest fraction of the work that updates the progress bar.
 _STEP = 0.005
 
 
 def _with_simulation_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with flags for the settings it follows; it gets all of them as `settings`."""
+    """The command with flags for the settings in _SETTINGS; it gets them as `settings`."""
     hints = typing.get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints[name])
@@ -113,7 +113,10 @@ def simulate(
         typer.Option(min=1, help="Replay only so many seconds from the beginning.", show_default=False),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Of all chance: made-up days, and where in its second a request comes.")
+        int,
+        typer.Option(
+            help="Seed of the random generator: made-up days, and when in its second a request comes."
+        ),
     ] = 0,
     write: Annotated[
         Path | None,
@@ -130,20 +133,20 @@ def simulate(
 
     Example: pilotlight simulate office-hours --idle-timeout 600 --start-seconds 0.2,0.3
     """
-    from autoscaler.simulation.replay import simulate_traces as replay  # noqa: PLC0415  start-up time
-    from serving.cli.simulation import trace_files as files  # noqa: PLC0415
+    from autoscaler.simulation.replay import simulate_traces  # noqa: PLC0415  start-up time
+    from serving.cli.simulation import trace_files  # noqa: PLC0415
 
     if not math.isfinite(service_seconds):
         raise typer.BadParameter(f"--service-seconds must be a number; it is {service_seconds}.")
-    found = _select_traces(files.load_traces(trace, seed), versions, seconds)
+    found = _select_traces(trace_files.load_traces(trace, seed), versions, seconds)
     if write is not None:
-        files.write_traces(write, found)
+        trace_files.write_traces(write, found)
         print_note(f"Wrote {write}.")
     policy = _build_scaling_spec(settings, min_nodes)
     conditions = _build_conditions(settings, start_seconds, service_seconds, node_bytes)
     began = time.monotonic()
     with _show_progress(f"Replaying {trace}") as progress:
-        result = replay(found, policy, conditions, progress)
+        result = simulate_traces(found, policy, conditions, progress)
     print_note(f"Simulated {_format_duration(result.seconds)} in {time.monotonic() - began:.1f} s.")
     if json_:
         print(json.dumps(_as_json(trace, policy, conditions, result), indent=2))

@@ -1,4 +1,4 @@
-"""Traces from and to files, for `pilotlight simulate`."""
+"""Reads and writes the traces of `pilotlight simulate`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CsvRow = tuple[int, dict[str, str | None]]
 
 
 def load_traces(name: str, seed: int) -> list[TrafficTrace]:
-    """A trace that is made up by this name, else what is in the file or folder; one trace per version.
+    """The generated trace of this name, else those of the file or folder, one per version.
 
-    Raises InvalidArgument saying what is wrong, and where.
+    Raises InvalidArgument with the file and line at fault.
     """
     if name in GENERATED:
         return [generate_trace(name, seed)]
@@ -44,7 +44,7 @@ def load_traces(name: str, seed: int) -> list[TrafficTrace]:
 
 
 def write_traces(path: Path, traces: Sequence[TrafficTrace]) -> None:
-    """Save the load as CSV; `find` reads it again. Raises InvalidArgument when that cannot be done."""
+    """Save the load as CSV, which `load_traces` can read. Raises InvalidArgument when that cannot be done."""
     several = len(traces) > 1
     rows = sorted(
         (second, number, requests)

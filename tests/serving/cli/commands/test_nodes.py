@@ -77,7 +77,7 @@ def test_nodes_pilots_and_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[9:] == [
         "",
         "Memory in all: 300.0 MiB (the server 90.0 MiB, 3 nodes 150.0 MiB, 2 pilots 60.0 MiB).",
-        "The lit pilot tabular costs 60.0 MiB, 10.0 MiB of it its own.",
+        "The pilot tabular uses 60.0 MiB, 10.0 MiB of it its own.",
         "The pilot tensorflow is failed: It cannot fork.",
     ]
 

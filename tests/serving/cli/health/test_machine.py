@@ -19,7 +19,7 @@ OPEN_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
 from serving.cli.health import machine
-print(machine.open_files().level)
+print(machine.check_open_files().level)
 """
 
 

@@ -121,7 +121,6 @@ def _build_tree(members: Mapping[str, Callable[..., None] | _CommandGroup]) -> C
 
 
 def build() -> typer.Typer:
-    """The command with all its groups."""
     app = _create_typer(_HELP, name="pilotlight")
     app.callback(help=_HELP)(_declare_common_flags)
     app.command()(with_settings(ServeConfig)(serve.serve))

@@ -77,7 +77,6 @@ class CommandOutput:
     ] = True
 
     def show(self, resource: Any) -> None:
-        """One resource, in full."""
         self._print_records([resource] if self.flatten else resource)
 
     def show_list(

@@ -35,24 +35,20 @@ def configure_console(verbosity: Verbosity, *, progress: bool) -> None:
 
 
 def is_enabled(level: Verbosity) -> bool:
-    """Whether messages of a level are printed."""
     return _ORDER.index(level) >= _ORDER.index(_ConsoleSettings.verbosity)
 
 
 def print_note(message: str) -> None:
-    """Print a line of progress."""
     if _ConsoleSettings.progress:
         _print_line(message)
 
 
 def print_debug(message: str) -> None:
-    """Print a debug message."""
     if is_enabled(Verbosity.DEBUG):
         _print_line(f"DEBUG: {message}")
 
 
 def print_warning(message: str) -> None:
-    """Print a warning."""
     if is_enabled(Verbosity.WARNING):
         _print_line(f"WARNING: {message}")
 

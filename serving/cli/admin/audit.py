@@ -30,15 +30,11 @@ AuditLogEntry = Mapping[str, Any]
 
 
 class AuditFormat(StrEnum):
-    """How entries are written."""
-
     TABLE = "table"
     JSON = "json"
 
 
 class AuditLogKind(StrEnum):
-    """The two audit logs."""
-
     ACTIVITY = "activity"
     DATA_ACCESS = "data_access"
 

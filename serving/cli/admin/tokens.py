@@ -39,7 +39,6 @@ class StateDirFlags:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
         return (
             config.load_config(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
         )
@@ -52,7 +51,6 @@ class StateDirFlags:
 
     @contextmanager
     def open_token_store(self) -> Iterator[TokenStore]:
-        """The tokens in it."""
         from serving.gateway.access.token_store import TokenStore  # noqa: PLC0415
 
         folder = self.path

@@ -71,7 +71,6 @@ def parse_job_progress(live: Mapping[str, Any]) -> ProgressSnapshot:
 
 
 def raise_job_error(job: Mapping[str, Any]) -> None:
-    """Raise the error that a job has ended with, if it has not succeeded."""
     if job["state"] == "SUCCEEDED":
         return
     kind = Cancelled if job["state"] == "CANCELLED" else Internal

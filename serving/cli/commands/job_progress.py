@@ -36,7 +36,6 @@ class ProgressSnapshot:
 
     @property
     def records(self) -> int:
-        """Records that are predicted or refused."""
         return self.predictions + self.errors
 
     def __str__(self) -> str:
@@ -53,13 +52,9 @@ class ProgressSnapshot:
 
 
 class ProgressDisplay(Protocol):
-    """What is shown while it runs."""
+    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        """Tell how far it is."""
-
-    def log(self, line: str) -> None:
-        """Print a line of its log."""
+    def log(self, line: str) -> None: ...
 
 
 @contextmanager

@@ -194,7 +194,6 @@ def stream_logs(
 def _build_model_source(
     client: ApiClient, model: str | None, version: str | None, model_dir: str | None
 ) -> dict[str, str]:
-    """The field that says which model is meant."""
     if (model is None) == (model_dir is None):
         raise typer.BadParameter("Give exactly one of --model and --model-dir.")
     if model_dir is not None:
@@ -251,7 +250,6 @@ def summarize_job(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[
 
 
 def _compute_run_seconds(job: Mapping[str, Any], now: datetime.datetime) -> float | None:
-    """For how long it has run, or did."""
     if "startTime" not in job:
         return None
     end = datetime.datetime.fromisoformat(job["endTime"]) if "endTime" in job else now

@@ -24,16 +24,12 @@ VersionLogEntry = Mapping[str, Any]
 
 
 class VersionLogKind(StrEnum):
-    """The logs of a version."""
-
     REQUESTS = "requests"
     ACCESS = "access"
     CONSOLE = "console"
 
 
 class LogFormat(StrEnum):
-    """How entries are written."""
-
     TEXT = "text"
     JSON = "json"
 

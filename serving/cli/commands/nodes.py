@@ -111,7 +111,6 @@ def _build_pilot_row(pilot: Json) -> Sequence[str]:
 
 
 def _format_memory(process: Json) -> tuple[str, str]:
-    """A process's own memory and its share of what is shared."""
     private, proportional = process["privateBytes"], process["proportionalBytes"]
     return (_format_size(private), _format_size(proportional - private)) if proportional else ("", "")
 

@@ -31,7 +31,6 @@ def wait_until_done(client: ApiClient, operation: dict[str, Any], title: str) ->
 
 
 def _poll_operation(client: ApiClient, name: str, title: str) -> dict[str, Any]:
-    """The operation once it is done."""
     pause = _FIRST_PAUSE
     try:
         with _show_progress(title) as report:

@@ -14,7 +14,6 @@ from serving.cli.flags.common_flags import LabelChangeFlags
 
 
 def describe_resource(client: ApiClient, output: CommandOutput, name: str) -> None:
-    """Show one resource."""
     output.show(client.call("GET", name))
 
 

@@ -70,7 +70,6 @@ class NodeCountFlags:
     ] = None
 
     def build_fields(self) -> dict[str, Any]:
-        """Fields of autoScaling."""
         return drop_none(minNodes=self.min_nodes, maxNodes=self.max_nodes)
 
 
@@ -116,7 +115,6 @@ class VersionFlags:
     labels: common_flags.LabelsOption = None
 
     def build_fields(self) -> dict[str, Any]:
-        """Fields of a version."""
         return drop_none(
             deploymentUri=self.origin,
             framework=self.framework and self.framework.upper().replace("-", "_"),
@@ -158,7 +156,6 @@ class ExplanationFlags:
     num_paths: Annotated[int, typer.Option(min=1, help="Recorded.")] = 50
 
     def build_fields(self) -> dict[str, Any]:
-        """Fields of a version."""
         match self.explanation_method:
             case None:
                 return {}
@@ -208,7 +205,6 @@ class ContainerFlags:
     ] = None
 
     def build_fields(self) -> dict[str, Any]:
-        """Fields of a version."""
         env = merge_pairs(self.env_vars, "--env-vars")
         container = drop_none(
             image=self.image,

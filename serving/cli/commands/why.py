@@ -55,7 +55,6 @@ def why(
 
 
 def _resolve_name(client: ApiClient, name: str) -> str:
-    """The full name of the model or version."""
     if name.startswith("projects/"):
         return client.resolve_model_name(name)
     model, _, version = name.partition("/")

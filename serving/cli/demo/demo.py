@@ -56,7 +56,6 @@ class TrainedModel:
 
     @property
     def name(self) -> str:
-        """A model id."""
         return self.kind.replace("-", "_")
 
 
@@ -149,8 +148,6 @@ class _FileStore(Protocol):
 
 
 class _EmulatedBucket:
-    """A bucket of a Cloud Storage emulator."""
-
     def __init__(self, url: str) -> None:
         self.description = f"a Cloud Storage emulator at {url}"
         self.environment: Mapping[str, str] = {"STORAGE_EMULATOR_HOST": url}
@@ -174,8 +171,6 @@ class _EmulatedBucket:
 
 
 class _LocalFolder:
-    """A folder of this machine."""
-
     def __init__(self, folder: Path) -> None:
         self.description = str(folder)
         self.environment: Mapping[str, str] = {}
@@ -302,7 +297,6 @@ def _check_http(plain: httpx.Client, model: TrainedModel) -> None:
 
 
 def _wait_for_scale_to_zero(plain: httpx.Client) -> None:
-    """Wait until no version has a process."""
     _print_step(
         f"No requests now: after {_IDLE_SECONDS} s idle (300 s by default) a version keeps no process"
     )

@@ -134,7 +134,6 @@ TRAINERS: dict[str, Callable[[Path], tuple[list[Any], Any]]] = {
 
 
 def main(kind: str, folder: Path) -> None:
-    """Train one model."""
     model = folder / "model"
     model.mkdir(parents=True)
     instances, predictions = TRAINERS[kind](model)

@@ -26,19 +26,15 @@ class DataFormat(StrEnum):
 
     @property
     def wire(self) -> str:
-        """The API's name."""
         return self.name
 
 
 class ResultFormat(StrEnum):
-    """Formats of result files."""
-
     JSON = "json"
     CSV = "csv"
 
     @property
     def wire(self) -> str:
-        """The API's name."""
         return self.name
 
 
@@ -130,12 +126,10 @@ class BatchFlags:
 
     @property
     def absolute_inputs(self) -> list[str]:
-        """The input paths, each one absolute."""
         return [make_absolute(uri) for uri in parse_lists(self.input_paths)]
 
     @property
     def absolute_output(self) -> str:
-        """The folder for the results, absolute."""
         return make_absolute(self.output_path)
 
     def build_prediction_input(self) -> dict[str, Any]:

@@ -71,7 +71,6 @@ def read_token(file: Path) -> str:
 
 
 def drop_none(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -139,7 +138,6 @@ SignatureNameOption = Annotated[
 
 
 def merge_labels(labels: Sequence[str] | None) -> dict[str, str] | None:
-    """The labels of all `--labels` together."""
     return merge_pairs(labels, "--labels")
 
 
@@ -275,7 +273,6 @@ class SelectionFlags:
     ] = None
 
     def __call__(self, records: Iterable[Any]) -> Iterable[Any]:
-        """The chosen ones of these records."""
         if self.sort_by:
             records = sort_records(records, parse_sort_keys(parse_lists(self.sort_by)))
         return select_records(records, self.filter, self.limit)

@@ -52,7 +52,6 @@ class InstanceFlags:
 
     @property
     def content_type(self) -> str:
-        """The type of the body."""
         return JSON if self.npy is None else NPY
 
     def read_body(self) -> bytes:

@@ -46,7 +46,6 @@ def format_heading(key: Key) -> str:
 
 
 def last_name(key: Key) -> str:
-    """The last name of a key."""
     return next((part for part in reversed(key) if isinstance(part, str)), "")
 
 

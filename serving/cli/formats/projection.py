@@ -47,7 +47,6 @@ class OutputColumn:
     optional: bool = False
 
     def extract_value(self, record: Any) -> Any:
-        """The value of a record in this column."""
         value = get_value(record, self.key)
         for transform in self.transforms:
             value = transform.apply(value)

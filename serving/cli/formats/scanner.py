@@ -25,7 +25,6 @@ class Scanner:
         return InvalidArgument(f"{self.flag_name}: {problem} at *HERE* in: {before} *HERE* {after}".rstrip())
 
     def skip_space(self) -> None:
-        """Go to the next character that is not white space."""
         while self.position < len(self.text) and self.text[self.position].isspace():
             self.position += 1
 

@@ -26,8 +26,6 @@ _FRAMEWORKS = ("scikit-learn", "xgboost", "tensorflow", "apache-beam")
 
 
 class HealthReportFormat(StrEnum):
-    """How results are written."""
-
     TABLE = "table"
     JSON = "json"
 

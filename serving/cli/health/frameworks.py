@@ -43,7 +43,6 @@ class ForkProbeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_python() -> CheckResult:
-    """Which Python runs."""
     return report_ok("python", f"Python {platform.python_version()} at {sys.executable}.")
 
 
@@ -68,7 +67,6 @@ def check_version(name: str) -> CheckResult:
 
 
 def list_pilots() -> list[str]:
-    """The frameworks that have a pilot on this machine."""
     return ["SCIKIT_LEARN", *(["TENSORFLOW"] if find_spec("tensorflow") else [])]
 
 
@@ -105,7 +103,6 @@ def check_pilot(framework: str, environment: Mapping[str, str]) -> CheckResult:
 
 
 def evaluate_fork_probe(check: str, probed: ForkProbeResult) -> CheckResult:
-    """The result of a probe for its pilot."""
     if probed.error:
         return report_failure(check, f"It cannot be imported: {probed.error}", "Install the framework again.")
     seen = f"ready in {probed.seconds:.1f} s with {format_size(probed.memory)}"

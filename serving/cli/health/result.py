@@ -25,20 +25,16 @@ class CheckResult:
 
 
 def report_ok(check: str, message: str) -> CheckResult:
-    """All is well."""
     return CheckResult(check, CheckLevel.OK, message)
 
 
 def report_warning(check: str, message: str, advice: str) -> CheckResult:
-    """It works, and may not always."""
     return CheckResult(check, CheckLevel.WARN, message, advice)
 
 
 def report_failure(check: str, message: str, advice: str) -> CheckResult:
-    """It does not work."""
     return CheckResult(check, CheckLevel.FAIL, message, advice)
 
 
 def format_size(count: int) -> str:
-    """A number of bytes as people say it."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -130,8 +130,6 @@ def find_server_pid(folder: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process of this machine."""
-
     pid: int
     parent: int
     command: str
@@ -163,7 +161,6 @@ def check_leftovers(found: Iterable[ProcessInfo]) -> CheckResult:
 
 
 def _has_server_above(pid: int, known: dict[int, ProcessInfo]) -> bool:
-    """Whether a server is an ancestor of a process."""
     seen: set[int] = set()
     while (process := known.get(pid)) is not None and pid not in seen:
         if _SERVER_COMMAND.search(process.command):

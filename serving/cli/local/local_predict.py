@@ -45,7 +45,6 @@ def predict_locally(
 
 
 def _compute_answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
-    """What a node would answer."""
     config.set_framework_environment()
     from serving.node.codecs import ServedModel  # noqa: PLC0415  start-up time of the other commands
     from serving.node.codecs.ai_platform import create_codec  # noqa: PLC0415

@@ -155,7 +155,6 @@ def simulate(
 
 
 def _select_traces(traces: list[TrafficTrace], versions: int, seconds: float | None) -> list[TrafficTrace]:
-    """The part of the traces that is to be replayed."""
     from autoscaler.simulation.traces import replicate_trace  # noqa: PLC0415
 
     if versions > 1:

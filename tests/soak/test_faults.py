@@ -240,7 +240,10 @@ def test_nothing_is_lost_to_random_faults(
     report(f"seed {seed}; left out: {'; '.join(site.missing) or 'nothing'}")
     for line in table(record):
         report(line)
-    assert not (wrong := judge(record)), "\n".join(wrong)
+    wrong = judge(record)
+    for line in wrong:
+        progress(line)  # at once: who ends the other long tests early still gets to see it
+    assert not wrong, "\n".join(wrong)
 
 
 async def started(site: Site, size: Size, versions: list[Version], progress: Progress) -> Run:

@@ -27,7 +27,7 @@ from pathlib import Path
 import serving.gateway.main
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.state.store import SqlStore
+from serving.gateway.state.store import SqliteStore
 from tests.exchanges import through
 
 async def call(app, method, path, body):
@@ -44,8 +44,8 @@ async def call(app, method, path, body):
 
 async def main():
     folder = Path(sys.argv[1])
-    gateway = Gateway(ServeConfig(state_dir=folder), SqlStore(folder / "state.db"), {})
-    app = through(gateway, gateway.handler)
+    gateway = Gateway(ServeConfig(state_dir=folder), SqliteStore(folder / "state.db"), {})
+    app = through(gateway, gateway.prediction_handler)
     inbox, outbox = asyncio.Queue(), asyncio.Queue()
     life = asyncio.create_task(app({"type": "lifespan", "state": {}}, inbox.get, outbox.put))
     await inbox.put({"type": "lifespan.startup"})

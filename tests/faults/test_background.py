@@ -27,7 +27,7 @@ LOOPS = {
 # Other tasks by the first word of their name, while a node runs and another is asked for.
 TASKS = {"node", "output", "pilot"}
 # Tasks without a name of ours: the program itself, the application's start and stop, and requests.
-UNNAMED = {"serve.<locals>.main", "LifespanOn.main", "RequestResponseCycle.run_asgi", "Server.serve"}
+UNNAMED = {"serve.<locals>.run_server", "LifespanOn.main", "RequestResponseCycle.run_asgi", "Server.serve"}
 
 
 @pytest.fixture(scope="module")

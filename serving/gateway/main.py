@@ -18,7 +18,7 @@ from serving.gateway.app import Gateway
 from serving.gateway.state.store import SqliteStore
 from serving.transport import http_server
 from serving.transport.cross_origin import CrossOriginPolicy
-from serving.transport.event_loop import run_event_loop
+from serving.transport.event_loop import keep_freed_memory, run_event_loop
 from serving.transport.grpc_startup import bind_grpc_server
 from serving.transport.tls import CertificateFiles
 
@@ -88,6 +88,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             await server.serve(sockets=[listener])
             return server.exit_code
 
+        keep_freed_memory()
         code = run_event_loop(run_server())
         if killed := linux.kill_descendants():
             logger.warning("%d processes were killed that models or builds had left behind", killed)

@@ -23,8 +23,8 @@ _MALLOC_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 def keep_freed_memory() -> None:
     """Have glibc keep up to 16 MiB that are free, instead of giving them back after each large body.
 
-    By default it gives back all over twice the largest block: then each body of a megabyte costs hundreds of page
-    faults. Blocks over 4 MiB go back at once. What the environment says of malloc stands.
+    By default it gives back all over twice the largest block: each body of a megabyte costs hundreds of page
+    faults then. Blocks over 4 MiB go back at once. What the environment says of malloc stands.
     """
     if any(name.startswith(_MALLOC_SETTINGS) for name in os.environ):
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
-import os
 import resource
 import signal
 from collections.abc import Coroutine
@@ -17,17 +16,14 @@ _STDERR = 2
 # Parameters of mallopt(3), and their values in bytes.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES, _HEAP_BLOCK_BYTES = 16 << 20, 4 << 20
-_MALLOC_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> None:
     """Have glibc keep up to 16 MiB that are free, instead of giving them back after each large body.
 
     By default it gives back all over twice the largest block: each body of a megabyte costs hundreds of page
-    faults then. Blocks over 4 MiB go back at once. What the environment says of malloc stands.
+    faults then. Blocks over 4 MiB go back at once.
     """
-    if any(name.startswith(_MALLOC_SETTINGS) for name in os.environ):
-        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

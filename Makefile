@@ -17,7 +17,7 @@ run = $(PYTEST) -m '$(1)' $(2) || { test $$? -eq 1 && echo "== what failed, once
 	$(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench protos constraints clean
+.PHONY: help demo test soak check format bench settings protos constraints clean
 
 help:         ## show this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -67,6 +67,10 @@ check: $(READY)  ## formatting, lint and types
 format: $(READY) ## format the code and mend what lint can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+settings: $(READY) ## write docs/settings.md anew from serving/config.py
+	@$(BIN)/python -m serving.cli.flags.settings_reference > $(VENV)/settings.md
+	@cp $(VENV)/settings.md docs/settings.md
 
 PROTOS := serving/protocols/protos
 protos: $(READY) ## compile the messages of other protocols anew from their .proto files

@@ -51,6 +51,7 @@ def setting(
     *,
     minimum: float | None = None,
     maximum: float | None = None,
+    unit: str = "",
     choices: tuple[str, ...] = (),
     or_seconds: bool = False,
     or_port: bool = False,
@@ -65,6 +66,7 @@ def setting(
         "help": text,
         "minimum": minimum,
         "maximum": maximum,
+        "unit": unit,
         "choices": choices,
         "or_seconds": or_seconds,
         "or_port": or_port,
@@ -77,13 +79,22 @@ def setting(
 class RequestLimits:
     """Limits of requests, in the gateway and in its nodes."""
 
-    request_timeout: float = setting(60.0, "Seconds a request may take, waiting included.", minimum=0.001)
-    max_body_bytes: int = setting(32 * MIB, "Largest request body, in bytes.", minimum=1)
-    max_answer_bytes: int = setting(64 * MIB, "Largest answer to a prediction, in bytes.", minimum=1)
-    queue_requests: int = setting(4096, "Requests that may wait per version.", minimum=1)
-    queue_bytes: int = setting(256 * MIB, "Bytes of bodies that may wait or be in nodes, in all.", minimum=1)
+    request_timeout: float = setting(
+        60.0, "Seconds a request may take, waiting included.", minimum=0.001, unit="seconds"
+    )
+    max_body_bytes: int = setting(32 * MIB, "Largest request body, in bytes.", minimum=1, unit="bytes")
+    max_answer_bytes: int = setting(
+        64 * MIB, "Largest answer to a prediction, in bytes.", minimum=1, unit="bytes"
+    )
+    queue_requests: int = setting(4096, "Requests that may wait per version.", minimum=1, unit="requests")
+    queue_bytes: int = setting(
+        256 * MIB, "Bytes of bodies that may wait or be in nodes, in all.", minimum=1, unit="bytes"
+    )
     max_json_depth: int = setting(
-        100, "How deep lists and objects of a request body may be nested, the outermost counted.", minimum=2
+        100,
+        "How deep lists and objects of a request body may be nested, the outermost counted.",
+        minimum=2,
+        unit="levels",
     )
 
 
@@ -108,7 +119,7 @@ class PredictSettings(RequestLimits):
         choices=("auto", OFF),
         or_seconds=True,
     )
-    merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1)
+    merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1, unit="rows")
     legacy_model_errors: bool = setting(
         False, 'Answer model errors as AI Platform did: status 200 with {"error": "TEXT"}.'
     )
@@ -122,7 +133,7 @@ class PredictSettings(RequestLimits):
         False,
         "Write float32 numbers of predictions as AI Platform did: 0.10000000149011612 where 0.1 will do.",
     )
-    threads: int = setting(1, "Compute threads of a node.", minimum=1)
+    threads: int = setting(1, "Compute threads of a node.", minimum=1, unit="threads")
 
     @property
     def call_seconds(self) -> float:
@@ -141,31 +152,42 @@ class ServerSettings(PredictSettings):
     """Settings of a server that clients connect to; the connections of nodes have no such limits."""
 
     header_timeout: float = setting(
-        10.0, "Seconds from the first byte of a request until its headers must be complete.", minimum=1
+        10.0,
+        "Seconds from the first byte of a request until its headers must be complete.",
+        minimum=1,
+        unit="seconds",
     )
     body_timeout: float = setting(
         30.0,
         "Length in seconds of the window in which a request body must arrive at min_bytes_per_second or "
         "faster, on average.",
         minimum=1,
+        unit="seconds",
     )
     answer_timeout: float = setting(
         60.0,
         "Length in seconds of the window in which a client must read a response at min_bytes_per_second or "
         "faster, and at least a tenth of it.",
         minimum=1,
+        unit="seconds",
     )
     min_bytes_per_second: int = setting(
-        1024, "Slowest pace of bodies and answers; 0: any progress is enough.", minimum=0
+        1024,
+        "Slowest pace of bodies and answers; 0: any progress is enough.",
+        minimum=0,
+        unit="bytes per second",
     )
     keep_alive_timeout: float = setting(
-        75.0, "Seconds after which a connection without a request is closed.", minimum=1
+        75.0, "Seconds after which a connection without a request is closed.", minimum=1, unit="seconds"
     )
-    max_header_bytes: int = setting(64 << 10, "Largest head of a request, in bytes.", minimum=1024)
+    max_header_bytes: int = setting(
+        64 << 10, "Largest head of a request, in bytes.", minimum=1024, unit="bytes"
+    )
     max_connections: int = setting(
         10_000,
         "Connections that may be open; at most four fifths of the files that the process may open.",
         minimum=1,
+        unit="connections",
     )
     allowed_hosts: str = setting(
         "",
@@ -182,17 +204,20 @@ class ServerSettings(PredictSettings):
         "Memory for requests that are incomplete, queued behind others on a connection, or for the API, in "
         "bytes; beyond it the oldest is rejected.",
         minimum=1,
+        unit="bytes",
     )
     unsent_bytes: int = setting(
         256 * MIB,
         "Bytes of answers that wait for clients to read them, in all; beyond, the slowest reader is closed.",
         minimum=1,
+        unit="bytes",
     )
     stop_timeout: float = setting(
         60.0,
         "Seconds after which a server that was told to stop ends, whatever hangs; requests in flight have "
         "request_timeout before.",
         minimum=1,
+        unit="seconds",
     )
     grpc_port: str = setting(
         OFF,
@@ -231,7 +256,7 @@ class NodeConfig(ServerSettings):
         "", "One more path that answers 200 while the node is ready to predict, else 503.", route=True
     )
     cache_dir: Path = setting(Path("~/.cache/pilotlight"), "Where model files fetched from gs:// are kept.")
-    cache_bytes: int = setting(20 << 30, "Size of that cache, in bytes.", minimum=0)
+    cache_bytes: int = setting(20 << 30, "Size of that cache, in bytes.", minimum=0, unit="bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,30 +287,53 @@ class ServeConfig(ServerSettings):
     tls_cert: str = setting("", "PEM file with the certificate chain to answer HTTPS with.")
     tls_key: str = setting("", "PEM file with the key of that certificate.")
     cache_bytes: int = setting(
-        20 << 30, "Most bytes of model files kept for no version, in bytes.", minimum=0
+        20 << 30, "Most bytes of model files kept for no version, in bytes.", minimum=0, unit="bytes"
     )
     idle_timeout: float = setting(
-        300.0, "Seconds without a request after which a version falls asleep: it keeps no node.", minimum=0.1
+        300.0,
+        "Seconds without a request after which a version falls asleep: it keeps no node.",
+        minimum=0.1,
+        unit="seconds",
     )
     max_nodes: int = setting(
-        0, "Most nodes of a version that sets no maxNodes; 0: as many as there are cores.", minimum=0
+        0,
+        "Most nodes of a version that sets no maxNodes; 0: as many as there are cores.",
+        minimum=0,
+        unit="nodes",
     )
     target_concurrency: float = setting(
-        16.0, "Requests at a time, running and waiting, that call for one more node.", minimum=0.01
+        16.0,
+        "Requests at a time, running and waiting, that call for one more node.",
+        minimum=0.01,
+        unit="requests",
     )
-    node_concurrency: int = setting(128, "Most requests inside one node at a time.", minimum=1)
-    stable_window: float = setting(60.0, "Seconds over which the load is averaged.", minimum=0.1)
+    node_concurrency: int = setting(
+        128, "Most requests inside one node at a time.", minimum=1, unit="requests"
+    )
+    stable_window: float = setting(
+        60.0, "Seconds over which the load is averaged.", minimum=0.1, unit="seconds"
+    )
     panic_window: float = setting(
-        6.0, "Seconds over which it is averaged to see a burst; no node goes during one.", minimum=0.1
+        6.0,
+        "Seconds over which it is averaged to see a burst; no node goes during one.",
+        minimum=0.1,
+        unit="seconds",
     )
     scale_down_delay: float = setting(
-        60.0, "Seconds for which fewer nodes must be enough before some go.", minimum=0
+        60.0, "Seconds for which fewer nodes must be enough before some go.", minimum=0, unit="seconds"
     )
-    tick: float = setting(1.0, "Seconds between two looks at the load; waking needs none.", minimum=0.05)
+    tick: float = setting(
+        1.0, "Seconds between two looks at the load; waking needs none.", minimum=0.05, unit="seconds"
+    )
     node_starts: int = setting(
-        0, "Nodes that start at the same time; more wait. 0: twice as many as there are cores.", minimum=0
+        0,
+        "Nodes that start at the same time; more wait. 0: twice as many as there are cores.",
+        minimum=0,
+        unit="nodes",
     )
-    start_timeout: float = setting(300.0, "Seconds a node may take from its start to ready.", minimum=0.1)
+    start_timeout: float = setting(
+        300.0, "Seconds a node may take from its start to ready.", minimum=0.1, unit="seconds"
+    )
     pilots: str = setting(
         "auto",
         "Processes with imported frameworks that nodes are forked from: auto (one per framework, while a "
@@ -294,56 +342,84 @@ class ServeConfig(ServerSettings):
         or_seconds=True,
     )
     memory_bytes: int = setting(
-        0, "Bytes of memory that nodes may take in all; 0: what the machine, or the cgroup, has.", minimum=0
+        0,
+        "Bytes of memory that nodes may take in all; 0: what the machine, or the cgroup, has.",
+        minimum=0,
+        unit="bytes",
     )
-    deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
+    deployments: int = setting(
+        2, "Versions that are created at the same time; more wait.", minimum=1, unit="versions"
+    )
     build_timeout: float = setting(
         600.0,
         "Seconds that each run of pip may take that builds or installs a version's packages; a preparation "
         "that gives no sign of life for so long is ended too.",
         minimum=1,
+        unit="seconds",
     )
-    jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1)
-    queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1)
+    jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1, unit="jobs")
+    queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1, unit="jobs")
     job_retention_days: int = setting(
         90,
         "Days that jobs are kept for after their end, with their logs; 0: for ever.",
         minimum=0,
         maximum=_MOST_DAYS,
+        unit="days",
     )
     job_retention_count: int = setting(
-        10_000, "Jobs that are kept after their end, the last ones to end; 0: any number.", minimum=0
+        10_000,
+        "Jobs that are kept after their end, the last ones to end; 0: any number.",
+        minimum=0,
+        unit="jobs",
     )
     operation_retention_days: int = setting(
         30,
         "Days that operations are kept for after they are done; 0: for ever.",
         minimum=0,
         maximum=_MOST_DAYS,
+        unit="days",
     )
     operation_retention_count: int = setting(
-        10_000, "Operations that are kept after they are done, the last ones; 0: any number.", minimum=0
+        10_000,
+        "Operations that are kept after they are done, the last ones; 0: any number.",
+        minimum=0,
+        unit="operations",
     )
     project_requests_per_second: float = setting(
-        0.0, "Predictions per second of one project; 0: no limit.", minimum=0
+        0.0, "Predictions per second of one project; 0: no limit.", minimum=0, unit="requests per second"
     )
     version_requests_per_second: float = setting(
-        0.0, "Predictions per second of one version; 0: no limit.", minimum=0
+        0.0, "Predictions per second of one version; 0: no limit.", minimum=0, unit="requests per second"
     )
     project_concurrency: int = setting(
-        0, "Predictions of one project at a time, waiting and running; 0: no limit.", minimum=0
+        0,
+        "Predictions of one project at a time, waiting and running; 0: no limit.",
+        minimum=0,
+        unit="requests",
     )
     version_concurrency: int = setting(
-        0, "Predictions of one version at a time, waiting and running; 0: no limit.", minimum=0
+        0,
+        "Predictions of one version at a time, waiting and running; 0: no limit.",
+        minimum=0,
+        unit="requests",
     )
     api_requests_per_minute: float = setting(
-        0.0, "Calls per minute of the API of one project, predictions left out; 0: no limit.", minimum=0
+        0.0,
+        "Calls per minute of the API of one project, predictions left out; 0: no limit.",
+        minimum=0,
+        unit="calls per minute",
     )
     jobs_per_minute: float = setting(
-        0.0, "Batch predictions that one project may submit per minute; 0: no limit.", minimum=0
+        0.0,
+        "Batch predictions that one project may submit per minute; 0: no limit.",
+        minimum=0,
+        unit="jobs per minute",
     )
-    max_models_per_project: int = setting(1000, "Models of one project; 0: no limit.", minimum=0)
+    max_models_per_project: int = setting(
+        1000, "Models of one project; 0: no limit.", minimum=0, unit="models"
+    )
     max_versions_per_project: int = setting(
-        2000, "Versions of one project, of all its models; 0: no limit.", minimum=0
+        2000, "Versions of one project, of all its models; 0: no limit.", minimum=0, unit="versions"
     )
     batch_runner: str = setting(
         "FnApiRunner", "The Beam runner of batch predictions that name none: FlinkRunner, DataflowRunner, ..."
@@ -377,16 +453,23 @@ class ServeConfig(ServerSettings):
         "harmless ones like PATH and LANG.",
     )
     node_memory_bytes: int = setting(
-        0, "Bytes of memory that one node may take; one that takes more is killed. 0: no limit.", minimum=0
+        0,
+        "Bytes of memory that one node may take; one that takes more is killed. 0: no limit.",
+        minimum=0,
+        unit="bytes",
     )
     node_open_files: int = setting(
-        0, "Files and connections that one node may have open; 0: as many as the server.", minimum=0
+        0,
+        "Files and connections that one node may have open; 0: as many as the server.",
+        minimum=0,
+        unit="files",
     )
     node_nice: int = setting(
         0,
         "How far the server comes before its nodes where processors are short: 0 to 19.",
         minimum=0,
         maximum=19,
+        unit="steps of nice",
     )
     otel_endpoint: str = setting(
         "", "Where OpenTelemetry traces go, as OTLP over HTTP: http://HOST:4318; none are made when left out."
@@ -396,11 +479,7 @@ class ServeConfig(ServerSettings):
         "Share of requests that are traced, where the caller has not decided: 0 to 1.",
         minimum=0,
         maximum=1,
-    )
-    log_queue_bytes: int = setting(
-        64 * MIB,
-        "Bytes of log records that may wait in memory for the disk; more are dropped and counted.",
-        minimum=1,
+        unit="share of requests",
     )
     audit_data_access: str = setting(
         "off",
@@ -408,18 +487,25 @@ class ServeConfig(ServerSettings):
         choices=("off", "read", "predict", "all"),
     )
     audit_retention_days: int = setting(
-        0, "Past days that the audit log is kept for; 0: for ever.", minimum=0
+        0, "Past days that the audit log is kept for; 0: for ever.", minimum=0, unit="days"
+    )
+    log_queue_bytes: int = setting(
+        64 * MIB,
+        "Bytes of log records that may wait in memory for the disk; more are dropped and counted.",
+        minimum=1,
+        unit="bytes",
     )
     log_spill_bytes: int = setting(
         1 << 30,
         "Bytes of log records that may wait on disk for each place they go to; more are dropped and counted.",
         minimum=1,
+        unit="bytes",
     )
     log_rotate_bytes: int = setting(
-        16 * MIB, "Size after which a log begins another file or object, in bytes.", minimum=1
+        16 * MIB, "Size after which a log begins another file or object, in bytes.", minimum=1, unit="bytes"
     )
     log_rotate_seconds: float = setting(
-        300.0, "Seconds after which a log begins another file or object.", minimum=0.1
+        300.0, "Seconds after which a log begins another file or object.", minimum=0.1, unit="seconds"
     )
     log_bigquery: str = setting(
         "auto",

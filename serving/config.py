@@ -104,22 +104,22 @@ class PredictSettings(RequestLimits):
 
     merge_requests: str = setting(
         "auto",
-        "Answer concurrent requests with one call: auto (where proven harmless), on, off.",
+        "Compute concurrent requests in one call: auto (where that is proven to change no answer), on, off.",
         choices=("auto", "on", "off"),
     )
     acceleration: str = setting(
         "proven",
-        "Compute predictions in faster ways where these gave the same answers: proven, off.",
+        "Use a faster computation of a model where it was proven to give the same answers: proven, off.",
         choices=("proven", "off"),
     )
     call_timeout: str = setting(
         "auto",
         "Seconds that one call of a model may take; a node whose call takes longer is killed and replaced, "
-        "and one without a server ends: auto (request_timeout, for nobody waits longer), off, or a number.",
+        "and a standalone node ends: auto (request_timeout, because nobody waits longer), off, or a number.",
         choices=("auto", OFF),
         or_seconds=True,
     )
-    merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1, unit="rows")
+    merge_rows: int = setting(64, "Highest number of rows in one merged call.", minimum=1, unit="rows")
     legacy_model_errors: bool = setting(
         False, 'Answer model errors as AI Platform did: status 200 with {"error": "TEXT"}.'
     )
@@ -173,7 +173,7 @@ class ServerSettings(PredictSettings):
     )
     min_bytes_per_second: int = setting(
         1024,
-        "Slowest pace of bodies and answers; 0: any progress is enough.",
+        "Lowest rate at which clients send bodies and read answers; 0: any progress is enough.",
         minimum=0,
         unit="bytes per second",
     )
@@ -196,7 +196,7 @@ class ServerSettings(PredictSettings):
     )
     allowed_origins: str = setting(
         "",
-        "Origins of web pages that may call it all the same, and read its answers, comma separated: "
+        "Origins of web pages that may call such a server and read its answers, comma separated: "
         "https://app.example.com.",
     )
     arriving_bytes: int = setting(
@@ -208,14 +208,15 @@ class ServerSettings(PredictSettings):
     )
     unsent_bytes: int = setting(
         256 * MIB,
-        "Bytes of answers that wait for clients to read them, in all; beyond, the slowest reader is closed.",
+        "Bytes of answers that wait for clients to read them, in all; beyond it the connection that reads "
+        "slowest is closed.",
         minimum=1,
         unit="bytes",
     )
     stop_timeout: float = setting(
         60.0,
-        "Seconds after which a server that was told to stop ends, whatever hangs; requests in flight have "
-        "request_timeout before.",
+        "Seconds after which a server that is stopping ends, whatever hangs; requests in flight have "
+        "request_timeout before that.",
         minimum=1,
         unit="seconds",
     )
@@ -234,12 +235,13 @@ class NodeConfig(ServerSettings):
     model_dir: str = setting("", "The model directory: gs://bucket/path, file:///path or a path.")
     framework: str = setting(
         "",
-        "The model's framework; found out from the files when left out.",
+        "The model's framework; detected from the files when left out.",
         choices=("", "tensorflow", "scikit-learn", "xgboost"),
     )
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
     prediction_method: str = setting(
-        "", "What of a scikit-learn or XGBoost model answers, such as predict_proba; predict when left out."
+        "",
+        "The method of a scikit-learn or XGBoost model to call, such as predict_proba; predict when left out.",
     )
     package_uris: str = setting("", "Archives of user code to install, comma separated.")
     interpreter: str = setting(
@@ -250,10 +252,10 @@ class NodeConfig(ServerSettings):
     port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0, maximum=_MOST_PORT)
     uds: str = setting("", "Unix socket to listen on, instead of host and port.")
     predict_route: str = setting(
-        "", "One more path that takes predictions, as Vertex AI's containers have it.", route=True
+        "", "An additional path that takes predictions, as in Vertex AI's containers.", route=True
     )
     health_route: str = setting(
-        "", "One more path that answers 200 while the node is ready to predict, else 503.", route=True
+        "", "An additional path that answers 200 while the node is ready to predict, else 503.", route=True
     )
     cache_dir: Path = setting(Path("~/.cache/pilotlight"), "Where model files fetched from gs:// are kept.")
     cache_bytes: int = setting(20 << 30, "Size of that cache, in bytes.", minimum=0, unit="bytes")
@@ -266,7 +268,8 @@ class ServeConfig(ServerSettings):
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0, maximum=_MOST_PORT)
     state_dir: Path = setting(
-        Path("~/.local/share/pilotlight"), "The folder that holds everything the server must remember."
+        Path("~/.local/share/pilotlight"),
+        "The folder with everything that the server keeps: state, tokens, logs, caches, files of versions.",
     )
     default_project: str = setting(
         "local",
@@ -287,17 +290,20 @@ class ServeConfig(ServerSettings):
     tls_cert: str = setting("", "PEM file with the certificate chain to answer HTTPS with.")
     tls_key: str = setting("", "PEM file with the key of that certificate.")
     cache_bytes: int = setting(
-        20 << 30, "Most bytes of model files kept for no version, in bytes.", minimum=0, unit="bytes"
+        20 << 30,
+        "Size of the cache of fetched model files and built packages, in bytes; versions have copies.",
+        minimum=0,
+        unit="bytes",
     )
     idle_timeout: float = setting(
         300.0,
-        "Seconds without a request after which a version falls asleep: it keeps no node.",
+        "Seconds without a request after which all nodes of a version are stopped.",
         minimum=0.1,
         unit="seconds",
     )
     max_nodes: int = setting(
         0,
-        "Most nodes of a version that sets no maxNodes; 0: as many as there are cores.",
+        "Highest number of nodes of a version that sets no maxNodes; 0: the number of cores.",
         minimum=0,
         unit="nodes",
     )
@@ -308,22 +314,28 @@ class ServeConfig(ServerSettings):
         unit="requests",
     )
     node_concurrency: int = setting(
-        128, "Most requests inside one node at a time.", minimum=1, unit="requests"
+        128, "Highest number of requests in one node at a time.", minimum=1, unit="requests"
     )
     stable_window: float = setting(
         60.0, "Seconds over which the load is averaged.", minimum=0.1, unit="seconds"
     )
     panic_window: float = setting(
         6.0,
-        "Seconds over which it is averaged to see a burst; no node goes during one.",
+        "Seconds over which it is averaged to detect a burst; no node is stopped during one.",
         minimum=0.1,
         unit="seconds",
     )
     scale_down_delay: float = setting(
-        60.0, "Seconds for which fewer nodes must be enough before some go.", minimum=0, unit="seconds"
+        60.0,
+        "Seconds for which fewer nodes must be enough before some are stopped.",
+        minimum=0,
+        unit="seconds",
     )
     tick: float = setting(
-        1.0, "Seconds between two looks at the load; waking needs none.", minimum=0.05, unit="seconds"
+        1.0,
+        "Seconds between two scaling decisions; a request that finds no node causes one at once.",
+        minimum=0.05,
+        unit="seconds",
     )
     node_starts: int = setting(
         0,
@@ -336,8 +348,8 @@ class ServeConfig(ServerSettings):
     )
     pilots: str = setting(
         "auto",
-        "Processes with imported frameworks that nodes are forked from: auto (one per framework, while a "
-        "version needs it), off, or how many seconds one stays after its last node.",
+        "Processes that have imported a framework, from which nodes are forked: auto (while a version needs "
+        "them), off, or how many seconds one stays after its last node.",
         choices=("auto", "off"),
         or_seconds=True,
     )
@@ -466,7 +478,7 @@ class ServeConfig(ServerSettings):
     )
     node_nice: int = setting(
         0,
-        "How far the server comes before its nodes where processors are short: 0 to 19.",
+        "Added to the nice value of nodes, so that the server goes first where processors are short: 0 to 19.",
         minimum=0,
         maximum=19,
         unit="steps of nice",
@@ -487,7 +499,7 @@ class ServeConfig(ServerSettings):
         choices=("off", "read", "predict", "all"),
     )
     audit_retention_days: int = setting(
-        0, "Past days that the audit log is kept for; 0: for ever.", minimum=0, unit="days"
+        0, "Days that the files of the audit log are kept for; 0: for ever.", minimum=0, unit="days"
     )
     log_queue_bytes: int = setting(
         64 * MIB,

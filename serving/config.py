@@ -241,7 +241,7 @@ class NodeConfig(ServerSettings):
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
     prediction_method: str = setting(
         "",
-        "The method of a scikit-learn or XGBoost model to call, such as predict_proba; predict when left out.",
+        "The method of a scikit-learn or XGBoost model to call, as predict_proba; predict when left out.",
     )
     package_uris: str = setting("", "Archives of user code to install, comma separated.")
     interpreter: str = setting(
@@ -478,7 +478,7 @@ class ServeConfig(ServerSettings):
     )
     node_nice: int = setting(
         0,
-        "Added to the nice value of nodes, so that the server goes first where processors are short: 0 to 19.",
+        "Added to the nice value of nodes, so that the server goes first where processors are busy: 0 to 19.",
         minimum=0,
         maximum=19,
         unit="steps of nice",

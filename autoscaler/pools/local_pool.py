@@ -20,7 +20,7 @@ from autoscaler.errors import is_shortage
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import MemoryUsage, Node, NodeListener, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.node_pipes import NodePipes
-from autoscaler.pools.node_socket import NodeSocket
+from autoscaler.pools.node_socket import NodeSocket, remove_stale_folders
 from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy, PilotState, PilotStatus
 from autoscaler.pools.start_slots import StartSlot, StartSlots
 from autoscaler.processes import ChildProcess, OrphanReaper, ProcessOutput, describe_exit, spawn_child
@@ -112,6 +112,7 @@ class LocalPool:
 
     async def __aenter__(self) -> LocalPool:
         self._adopted_before = linux.set_subreaper(True)
+        remove_stale_folders()
         start = self._supervisor.start_loop
         self._loops = [
             start(

@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ _PREFIX = "pilotlight-socket-"
 _NAME = "s"
 # Where to bind if the folder for temporary files is gone, full or read-only.
 _FALLBACK_FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108  mkdtemp makes a folder that is ours alone
+# A folder is there while a socket is being bound, far shorter than this.
+_STALE_SECONDS = 60
 
 
 class NodeSocket:
@@ -81,6 +84,18 @@ class NodeSocket:
         shutil.rmtree(folder)
         self._folder = None
         return f"/proc/self/fd/{self._inode}"
+
+
+def remove_stale_folders() -> None:
+    """Remove the folders of processes that were killed while they bound a socket: this user's only."""
+    if not linux.AVAILABLE:  # where folders live as long as their sockets
+        return
+    for place in {tempfile.gettempdir(), *_FALLBACK_FOLDERS}:
+        for folder in Path(place).glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                found = folder.lstat()
+                if found.st_uid == os.geteuid() and found.st_mtime < time.time() - _STALE_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_folder() -> Path:

@@ -368,6 +368,8 @@ class Gateway:
         await cleanup_threads.run(self._jobs.remove_stale_files, self._catalog.state)
         await cleanup_threads.run(sweep_scratch)
         async with contextlib.AsyncExitStack() as closing:
+            # Pilots and nodes may have left folders too: they are killed where they do not end.
+            closing.push_async_callback(cleanup_threads.run, sweep_scratch)
             closing.callback(self._catalog.close)
             if self._access is not None:
                 closing.callback(self._access.close)

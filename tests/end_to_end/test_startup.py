@@ -118,3 +118,15 @@ def test_it_is_ready_once_pilots_are_lit(tmp_path: Path) -> None:
         assert server.predict(name, [1]).status == 200
         until(lambda: server.call("GET", "/readyz").status == 200, "it is ready")
         assert [pilot["state"] for pilot in server.fleet()["pilots"]] == ["lit"]
+
+
+def test_nothing_temporary_is_left(tmp_path: Path) -> None:
+    """Of processes that were killed before the server started, and while it ran."""
+    temporary = tmp_path / "tmp"
+    (temporary / "pilotlight-scratch-before").mkdir(parents=True)
+    with running_server(tmp_path / "state", environment={"TMPDIR": str(temporary)}) as server:
+        assert server.call("GET", "projects/p/models").status == 200
+        assert not (temporary / "pilotlight-scratch-before").exists()
+        (temporary / "pilotlight-scratch-meanwhile").mkdir()
+        assert server.stop() == 0
+    assert [entry.name for entry in temporary.iterdir()] == []

@@ -423,7 +423,8 @@ def check(world: World) -> None:
     assert _everything(world.server) == before
     assert world.server.predict(ANCHOR, world.rows).json == {"predictions": world.wanted}
     assert world.server.stop() == 0
-    assert [entry.name for entry in world.folder.iterdir()] == []
+    left = [str(entry.relative_to(world.folder)) for entry in world.folder.rglob("*")]
+    assert not left, f"the temporary folder still has {left}"
 
 
 def _all(server: Server, path: str, key: str) -> list[dict[str, Any]]:

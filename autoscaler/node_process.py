@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, MutableSequence
@@ -73,6 +74,7 @@ def main(argument: str) -> NoReturn:
     for fd in handles.as_tuple():
         os.set_inheritable(fd, False)
     linux.die_with_parent(os.getppid())
+    restore_signals()
     run_node(LaunchSpec.read(handles.order), handles)
 
 
@@ -111,6 +113,22 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
     entry = import_entry(order.entry)
     listener = socket.socket(fileno=handles.listener)
     return entry(order.arguments, listener, send_report, shared_region.attach_region(handles.board))
+
+
+def restore_signals() -> None:
+    """Set all signals as in a process that has inherited none: under `nohup` children ignore SIGHUP."""
+    usual: dict[int, signal._HANDLER] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGPIPE: signal.SIG_IGN,
+        signal.SIGXFSZ: signal.SIG_IGN,
+    }
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        wanted = usual.get(number, signal.SIG_DFL)
+        if handler is not None and handler != wanted:  # None: set by a C library
+            signal.signal(number, wanted)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def import_entry(entry: str) -> NodeEntry:

@@ -166,7 +166,7 @@ def _run_spare(
     # In this order: the server must know its pid, or find it in the pilot's group.
     _send_message(link, {"spare": os.getpid()})
     os.setsid()
-    _restore_signals()
+    node_process.restore_signals()
     while (parent := os.getppid()) != setup.server:
         if parent != intermediate:
             os._exit(1)
@@ -213,22 +213,6 @@ def _receive_descriptors(link: socket.socket) -> list[int]:
         if len(fds) == _DESCRIPTORS:
             return fds
     os._exit(0)
-
-
-def _restore_signals() -> None:
-    """Set all signals as in a process that has just started."""
-    usual: dict[int, signal._HANDLER] = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGPIPE: signal.SIG_IGN,
-        signal.SIGXFSZ: signal.SIG_IGN,
-    }
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        wanted = usual.get(number, signal.SIG_DFL)
-        if handler is not None and handler != wanted:  # None: set by a C library
-            signal.signal(number, wanted)
-    signal.set_wakeup_fd(-1)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _send_message(link: socket.socket, message: Mapping[str, Any]) -> None:

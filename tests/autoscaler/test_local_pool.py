@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if way == "elsewhere":
         monkeypatch.setattr(linux, "AVAILABLE", False)
     return way
+
+
+@pytest.fixture
+def nohup() -> Iterator[None]:
+    """This process ignores SIGHUP, as under `nohup`, and so do those that it starts."""
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, usual)
 
 
 @pytest.fixture
@@ -108,6 +116,7 @@ def test_a_node_is_measured(run: Run) -> None:
     run(main)
 
 
+@pytest.mark.usefixtures("nohup")
 def test_a_node_is_a_process_of_its_own(run: Run, way: str, tmp_path: Path) -> None:
     """What it was born with is its own or as usual: nothing tells how it was started."""
     large: dict[str, Any] = {"text": "x" * 200_000, "numbers": [1, 2.5, None]}

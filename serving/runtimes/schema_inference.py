@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,6 +129,12 @@ def round_for_display(rows: NDArray[Any]) -> NDArray[Any]:
     if rows[:1].size > _MAX_EXAMPLE_NUMBERS:
         return np.zeros_like(rows)
     return rows if rows.dtype.kind in "biu" else np.round(rows.astype(np.float64), 1)
+
+
+def first_instance_to_json(columns: Mapping[str, NDArray[Any]]) -> Any:
+    """The first row of named inputs as an AI Platform request has it: bare if there is one input."""
+    values = {name: first_row_to_json(column) for name, column in columns.items()}
+    return next(iter(values.values())) if len(values) == 1 else values
 
 
 def first_row_to_json(column: NDArray[Any]) -> Any:

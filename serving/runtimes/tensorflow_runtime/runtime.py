@@ -43,16 +43,14 @@ from serving.runtimes.instance_batch import Batch, WholeTensors
 from serving.runtimes.schema_inference import (
     chain_lazily,
     find_answered_example,
-    first_row_to_json,
+    first_instance_to_json,
     round_for_display,
 )
+from serving.runtimes.tensor_signature import Arrays, Shape, SignatureTensor
 from serving.runtimes.tensorflow_runtime import graph_pruning, signature_separation, warmup_records
 from serving.runtimes.tensorflow_runtime.loaded_signature import (
-    Arrays,
     FeedNames,
     LoadedSignature,
-    Shape,
-    SignatureTensor,
     summarize_error,
 )
 from serving.runtimes.tensorflow_runtime.synthetic_examples import make_serialized_examples
@@ -236,7 +234,7 @@ class TensorFlowRuntime:
         """The first recorded request, and what can be made up for the default signature."""
         recorded = (request for request, parameters in self.warmup_requests() if not parameters)
         if (request := next(recorded, None)) is not None:
-            yield _first_instance(request)
+            yield first_instance_to_json(request)
         signature = self._signatures.get(self._default_name)
         if signature is not None and signature.takes_text:
             yield from (
@@ -244,7 +242,7 @@ class TensorFlowRuntime:
                 for one in make_serialized_examples(signature.graph_def)
             )
         if (made := self.make_synthetic_rows(1)) is not None:
-            yield _first_instance({alias: round_for_display(column) for alias, column in made.items()})
+            yield first_instance_to_json({alias: round_for_display(column) for alias, column in made.items()})
 
     def _to_warmup_request(self, request: warmup_records.WarmupRecord) -> tuple[Arrays, dict[str, Any]]:
         if isinstance(request, warmup_records.PredictRecord):
@@ -598,12 +596,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 # ---- recorded warm-up requests
-
-
-def _first_instance(instances: Arrays) -> Any:
-    """The first row as an AI Platform request has it: bare if there is one input."""
-    values = {alias: first_row_to_json(column) for alias, column in instances.items()}
-    return next(iter(values.values())) if len(values) == 1 else values
 
 
 def _to_columns(tensors: Arrays) -> Arrays:

@@ -126,11 +126,19 @@ def kill_descendants(seconds: float = 5.0) -> int:
     return len(killed)
 
 
-def _list_children() -> list[int]:
+def _list_children(pid: str = "self") -> list[int]:
     found: list[int] = []
-    for task in Path("/proc/self/task").glob("*/children"):
+    for task in Path("/proc", pid, "task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
             found += map(int, task.read_text().split())
+    return found
+
+
+def list_descendants() -> list[int]:
+    """The pids of all that this process has started and still lives, and of what that has started."""
+    found = _list_children()
+    for pid in found:  # which grows meanwhile
+        found += _list_children(str(pid))
     return found
 
 
@@ -141,10 +149,10 @@ def name_process(name: str) -> None:
         _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
-def raise_oom_score() -> None:
-    """Have the kernel kill this process before the server when memory runs out."""
+def raise_oom_score(score: int = 500) -> None:
+    """Have the kernel kill this process before the server when memory runs out, highest score first."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
+        Path("/proc/self/oom_score_adj").write_text(str(score))
 
 
 def harden_process(open_files: int = 0, nice: int = 0) -> None:

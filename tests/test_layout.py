@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = ("serving", "autoscaler", "batch")
+OURS = ("serving", "autoscaler", "batch", "training")
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ ROOMS: dict[str, set[str]] = {
     "autoscaler": set(),
     "batch": {"batch/messages", "serving/artifacts", "serving/runtimes"},
     "batch/messages": set(),
+    "training": {"autoscaler", "serving/artifacts", "training/logs", "training/messages"},
+    "training/logs": set(),
+    "training/messages": set(),
     "serving/transport": {"serving/protocols"},
     "serving/protocols": set(),
     "serving/openapi": set(),
@@ -233,6 +236,7 @@ PARTS = {
     "serving.gateway.access.policy": "serving/gateway/access/policy",
     "serving.gateway.access.roles": "serving/gateway/access/policy",
     "batch.messages": "batch/messages",
+    "training.messages": "training/messages",
 }
 
 # Imports against the direction: no others, and none that is gone.
@@ -325,12 +329,15 @@ PROGRAMS = ("serving.gateway", "serving.node", "serving.cli")
 MODELS = ("serving.runtimes", "serving.acceleration")
 # What modules (those below the first, except those below the second) must not import.
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
-    ("autoscaler", (), ("serving", "batch")),
+    ("autoscaler", (), ("serving", "batch", "training")),
     ("batch", (), ("autoscaler", *PROGRAMS)),
     ("serving", ("serving.gateway", "serving.cli"), ("autoscaler",)),
     ("serving", ("serving.cli", "serving.gateway.jobs"), ("batch",)),
     *((package, (), ("batch.job", "batch.beam", "batch.records")) for package in ("serving", "autoscaler")),
     ("batch.messages", (), ("serving", "apache_beam")),
+    ("training", (), ("batch", *PROGRAMS, *MODELS)),
+    ("training.messages", (), ("serving", "autoscaler")),
+    ("training.logs", (), ("serving", "autoscaler")),
     ("serving.gateway", (), ("serving.node", "serving.cli", *MODELS)),
     ("serving.node", (), ("serving.gateway", "serving.cli")),
     *((package, (), (*PROGRAMS, "starlette", "uvicorn")) for package in MODELS),
@@ -452,6 +459,7 @@ STARTS: dict[str, tuple[str, ...]] = {
     "serving.gateway.control.child_process": (*HEAVY, *WEB, "msgspec", "orjson", "batch"),
     "serving.artifacts.prepare": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
     "serving.logs.sinks.__main__": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
+    "training.__main__": (*HEAVY, *WEB),
     "batch.__main__": (*FRAMEWORKS, *CLIENTS, *WEB, "sqlalchemy", "autoscaler", "batch.beam"),
 }
 

@@ -1,0 +1,99 @@
+"""Forks the processes of a job, each with pipes for its output, and bound to the supervisor's life."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from autoscaler import linux, node_process
+
+_NICE = 10
+# Above that of nodes and pilots: training ends first when memory runs out.
+_OOM_SCORE = 800
+# The number of a child's lifeline. A program keeps it open, and so the kernel's signal stays set.
+_LIFELINE = 3
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process that leads a session of its own; it and its group are killed when `lifeline` is closed."""
+
+    pid: int
+    stdout: int
+    stderr: int
+    lifeline: int
+
+    def close_lifeline(self) -> None:
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+
+    def send_signal(self, number: int) -> None:
+        """Signal the process and its group, as long as it is not reaped."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def fork_child(run: Callable[[], NoReturn]) -> Child:
+    """Fork a process that calls `run`; raises OSError. `run` has descriptors 0 to 2 and the lifeline only."""
+    with contextlib.ExitStack() as undo:
+        pipes = [os.pipe() for _ in range(3)]
+        for fd in (fd for pipe in pipes for fd in pipe):
+            undo.callback(os.close, fd)
+        (stdout, child_stdout), (stderr, child_stderr), (child_lifeline, lifeline) = pipes
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _run_child(run, child_stdout, child_stderr, child_lifeline)
+        undo.pop_all()
+    for fd in (child_stdout, child_stderr, child_lifeline):
+        os.close(fd)
+    os.set_blocking(stdout, False)
+    os.set_blocking(stderr, False)
+    return Child(pid, stdout, stderr, lifeline)
+
+
+def _run_child(run: Callable[[], NoReturn], stdout: int, stderr: int, lifeline: int) -> NoReturn:
+    try:
+        os.setsid()
+        node_process.restore_signals()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, fd in enumerate((null, stdout, stderr)):
+            os.dup2(fd, number)
+        os.dup2(lifeline, _LIFELINE)
+        os.set_inheritable(_LIFELINE, True)
+        _close_others()
+        if linux.AVAILABLE:
+            linux.die_with_lifeline(_LIFELINE)
+        linux.raise_oom_score(_OOM_SCORE)
+        linux.harden_process()
+        run()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+def _close_others() -> None:
+    """Close what belongs to the supervisor."""
+    for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if fd > _LIFELINE:
+            with contextlib.suppress(OSError):  # that of the listing
+                os.close(fd)
+
+
+def lower_priority() -> None:
+    """Let online predictions come first; children inherit it."""
+    os.nice(_NICE)
+
+
+def execute(command: list[str], environment: Mapping[str, str], folder: Path) -> NoReturn:
+    """Become a program, in a working folder."""
+    os.chdir(folder)
+    os.execve(command[0], command, environment)  # noqa: S606

@@ -1,0 +1,164 @@
+"""All processes of a job: started, read, reaped and ended; also those that have detached themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+from autoscaler import linux
+from training import child
+from training.event_loop import EventLoop
+from training.logs.severity import INFO, SeverityParser
+from training.logs.writer import JobLogWriter
+from training.replica_output import LineReader
+
+OnExit = Callable[[int], None]
+
+# Lines of the end of a process's standard error that are kept.
+_TAIL_LINES = 25
+# Seconds between two looks at whether killed processes have ended.
+_POLL_SECONDS = 0.02
+
+
+class RunningProcess:
+    """A process with the lines it prints; `on_exit` gets its exit code, minus the signal's number."""
+
+    def __init__(self, started: child.Child, task: str, on_exit: OnExit) -> None:
+        self.pid = started.pid
+        self.task = task
+        self.started_at = time.monotonic()
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._started = started
+        self._on_exit = on_exit
+        self._severity = SeverityParser()
+        self._output = LineReader(started.stdout)
+        self._errors = LineReader(started.stderr)
+
+    @property
+    def readers(self) -> tuple[LineReader, LineReader]:
+        return self._output, self._errors
+
+    def read(self, log: JobLogWriter, reader: LineReader) -> None:
+        lines = reader.read_lines()
+        if lines:
+            self._write(log, reader, lines)
+
+    def drain(self, log: JobLogWriter) -> None:
+        for reader in self.readers:
+            for lines in reader.drain():
+                self._write(log, reader, lines)
+
+    def finish(self, exit_code: int) -> None:
+        self._started.close_lifeline()
+        self._on_exit(exit_code)
+
+    def kill_group(self) -> None:
+        self._started.send_signal(signal.SIGKILL)
+
+    def terminate_group(self) -> None:
+        self._started.send_signal(signal.SIGTERM)
+
+    def _write(self, log: JobLogWriter, reader: LineReader, lines: list[str]) -> None:
+        if reader is self._output:
+            log.write(self.task, [(INFO, line) for line in lines])
+        else:
+            self.tail.extend(lines)
+            log.write(self.task, [(self._severity.parse(line), line) for line in lines])
+
+
+class JobProcesses:
+    """Children and other descendants; made in the main thread of a process without other children."""
+
+    def __init__(self, loop: EventLoop, log: JobLogWriter) -> None:
+        linux.set_subreaper(True)
+        self._loop = loop
+        self._log = log
+        self._alive: dict[int, RunningProcess] = {}
+        self._readable: dict[int, tuple[RunningProcess, LineReader]] = {}
+        self._on_all_gone: Callable[[], None] | None = None
+        loop.on_signal(signal.SIGCHLD, self._reap)
+
+    def start(self, run: Callable[[], NoReturn], task: str, on_exit: OnExit) -> RunningProcess:
+        """Fork a process whose lines go to the log as those of `task`; raises OSError."""
+        process = RunningProcess(child.fork_child(run), task, on_exit)
+        self._alive[process.pid] = process
+        for reader in process.readers:
+            self._readable[reader.fd] = process, reader
+            self._loop.add_reader(reader.fd, lambda fd=reader.fd: self._read(fd))  # type: ignore[misc]
+        return process
+
+    def end_all(self, grace_seconds: float, on_all_gone: Callable[[], None]) -> None:
+        """Send SIGTERM to all, after a while SIGKILL; calls back when none is left."""
+        self._on_all_gone = on_all_gone
+        for process in self._alive.values():
+            process.terminate_group()
+        for pid in set(linux.list_descendants()) - self._alive.keys():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_seconds
+        self._loop.call_later(0.0, lambda: self._check_all_gone(deadline))
+
+    def kill_all(self) -> None:
+        """Kill all at once, without looking at how they end."""
+        for process in self._alive.values():
+            process.kill_group()
+        linux.kill_descendants()
+
+    def _check_all_gone(self, deadline: float) -> None:
+        left = linux.list_descendants()
+        if left and time.monotonic() >= deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if left:
+            self._loop.call_later(_POLL_SECONDS, lambda: self._check_all_gone(deadline))
+            self._reap()
+            return
+        self._close_outputs()
+        on_all_gone, self._on_all_gone = self._on_all_gone, None
+        if on_all_gone is not None:
+            on_all_gone()
+
+    def _close_outputs(self) -> None:
+        for process, _ in list(self._readable.values()):
+            process.drain(self._log)
+        for fd in list(self._readable):
+            self._close_output(fd)
+
+    def _close_output(self, fd: int) -> None:
+        del self._readable[fd]
+        self._loop.remove_reader(fd)
+        os.close(fd)
+
+    def _read(self, fd: int) -> None:
+        process, reader = self._readable[fd]
+        process.read(self._log, reader)
+        if reader.at_end:
+            self._close_output(fd)
+
+    def _reap(self) -> None:
+        """Reap all that have ended; orphans have become children of this process."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            self._finish(
+                ended.si_pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            )
+
+    def _finish(self, pid: int, exit_code: int) -> None:
+        process = self._alive.pop(pid, None)
+        if process is not None and exit_code != 0:
+            process.kill_group()  # until it is reaped, no other group can have its number
+        os.waitpid(pid, 0)
+        if process is not None:
+            process.drain(self._log)
+            process.finish(exit_code)

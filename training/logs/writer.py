@@ -1,0 +1,142 @@
+"""Writes the log of a job, within its limit."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from training.logs.entries import LogEntry, Segment, list_segments
+
+SEGMENT_BYTES = 1 << 20
+
+ReadClock = Callable[[], datetime.datetime]
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+class JobLogWriter:
+    """The log of one attempt; what earlier attempts have left in the folder counts for the limit too.
+
+    Lines that cannot be written, as on a full disk, are counted: the number of them is written once there is
+    room again.
+    """
+
+    def __init__(
+        self, folder: Path, attempt: int, most_bytes: int, trial: str = "", read_clock: ReadClock = _now
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._attempt = attempt
+        self._trial = trial
+        self._most_bytes = most_bytes
+        self._read_clock = read_clock
+        self._sizes = {
+            segment: (folder / segment.file_name).stat().st_size for segment in list_segments(folder)
+        }
+        self._streams: dict[str, _Stream] = {}
+        self._count = 0
+        self._time = ""
+        self._lost = 0
+
+    def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None:
+        """Write lines of a task, each a severity and a text, with the time of now."""
+        time = self._read_time()
+        if self._lost:
+            lines = [("WARNING", f"{self._lost} lines before this one could not be written."), *lines]
+        data = b"".join(self._encode(time, task, severity, text) for severity, text in lines)
+        count = data.count(b"\n")
+        try:
+            self._append(self._find_stream(task), data)
+        except OSError:
+            self._lost += count - bool(self._lost)
+        else:
+            self._lost = 0
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            os.close(stream.fd)
+        self._streams.clear()
+
+    def _encode(self, time: str, task: str, severity: str, text: str) -> bytes:
+        self._count += 1
+        entry_id = f"{self._attempt:04d}{self._count:012d}"
+        return msgspec.json.encode(LogEntry(time, entry_id, severity, task, text, self._trial)) + b"\n"
+
+    def _read_time(self) -> str:
+        """Times never go back, even if the clock does."""
+        now = self._read_clock().isoformat(timespec="microseconds").replace("+00:00", "Z")
+        self._time = max(self._time, now)
+        return self._time
+
+    def _find_stream(self, task: str) -> _Stream:
+        stream = self._streams.get(task)
+        if stream is None:
+            key = (int(self._trial or 0), task, self._attempt)
+            numbers = [segment.number for segment in self._sizes if segment.stream == key]
+            stream = self._streams[task] = self._open_segment(Segment(*key, max(numbers, default=-1) + 1))
+        return stream
+
+    def _open_segment(self, segment: Segment) -> _Stream:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        stream = _Stream(segment, os.open(self._folder / segment.file_name, flags, 0o644))
+        self._sizes[segment] = 0
+        return stream
+
+    def _append(self, stream: _Stream, data: bytes) -> None:
+        """Raises OSError; a line is written whole or not at all."""
+        before = self._sizes[stream.segment]
+        try:
+            while data:
+                data = data[os.write(stream.fd, data) :]
+                self._sizes[stream.segment] = os.fstat(stream.fd).st_size
+        except OSError:
+            os.ftruncate(stream.fd, before)
+            self._sizes[stream.segment] = before
+            raise
+        if self._sizes[stream.segment] >= SEGMENT_BYTES:
+            self._start_next_segment(stream)
+
+    def _start_next_segment(self, stream: _Stream) -> None:
+        segment = stream.segment
+        # On a full disk the old one is written on.
+        with contextlib.suppress(OSError):
+            self._streams[segment.task] = self._open_segment(segment._replace(number=segment.number + 1))
+            os.close(stream.fd)
+        self._drop_excess()
+
+    def _drop_excess(self) -> None:
+        while sum(self._sizes.values()) > self._most_bytes:
+            segment = choose_dropped(self._sizes)
+            if segment is None:
+                return
+            (self._folder / segment.file_name).unlink(missing_ok=True)
+            del self._sizes[segment]
+
+
+class _Stream:
+    """The segment that lines of a task are appended to."""
+
+    __slots__ = ("fd", "segment")
+
+    def __init__(self, segment: Segment, fd: int) -> None:
+        self.segment = segment
+        self.fd = fd
+
+
+def choose_dropped(sizes: Iterable[Segment]) -> Segment | None:
+    """The second oldest segment of the stream that has most; None if none has anything between its ends.
+
+    The newest segment is still being filled, so the one before it is an end too.
+    """
+    streams: dict[tuple[int, str, int], list[Segment]] = {}
+    for segment in sizes:
+        streams.setdefault(segment.stream, []).append(segment)
+    longest = max(streams.values(), key=len, default=[])
+    return sorted(longest)[1] if len(longest) > 3 else None

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, TooLateError
 from autoscaler.moving_average import ConcurrencyMeter
+from autoscaler.node_memory import Mark
 from autoscaler.pools import Node, NodeSpec, NodeState
 
 # Seconds by which timers may fire early: the event loop's clock has milliseconds.
@@ -98,6 +99,10 @@ class Lease:
         self.slot = slot
         self.granted = granted
         self.arrived = arrived
+
+    def read_mark(self) -> Mark:
+        """How far the node got with the request; after its end too."""
+        return self.node.read_mark(self.slot)
 
     def release(self) -> float:
         """Free the slot; returns the time on the activator's clock."""

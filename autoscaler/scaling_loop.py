@@ -39,9 +39,9 @@ _STARTS_TROUBLE = "starts of nodes"
 class Autoscaler:
     """Decides from `start` on; one per gateway. Every method is called on the event loop.
 
-    `tick` is the time between two rounds in seconds. `free_memory` returns the bytes that are free on the
-    machine; nodes may take `memory_bytes` in all (0: what is free). `on_trouble` is called with a version's
-    key and why its nodes cannot be started, "" once one could.
+    `tick` is the time between two rounds in seconds. Nodes may take `memory_bytes` in all (0: what the pool
+    has free). `on_trouble` is called with a version's key and why its nodes cannot be started, "" once one
+    could.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class Autoscaler:
         pool: NodePool,
         *,
         tick: float,
-        free_memory: Callable[[], int],
         memory_bytes: int,
         on_trouble: Callable[[str, str], None],
         supervisor: Supervisor,
@@ -59,7 +58,6 @@ class Autoscaler:
         self._activator = activator
         self._pool = pool
         self._tick = tick
-        self._free_memory = free_memory
         self._memory_bytes = memory_bytes
         self._on_trouble = on_trouble
         self._supervisor = supervisor
@@ -263,7 +261,7 @@ class Autoscaler:
             taken += needs * (len(nodes) + coming)
             loading += needs * (sum(node.state is NodeState.STARTING for node in nodes) + coming)
             returning += needs * (sum(node.state is NodeState.DRAINING for node in nodes) + going)
-        free = self._free_memory() - loading
+        free = self._pool.free_memory() - loading
         if self._memory_bytes:
             free = min(free, self._memory_bytes - taken)
         return Capacity(free=max(0, free), returning=returning)

@@ -67,7 +67,8 @@ def within(module: str, *packages: str) -> bool:
 # serving/. A room is a folder; a folder below it that is not named here belongs to it. Some rooms have a part
 # on which others stand, and which has a line of its own. docs/architecture.md says why.
 ROOMS: dict[str, set[str]] = {
-    "autoscaler": set(),
+    "autoscaler": {"autoscaler/node_memory"},
+    "autoscaler/node_memory": set(),
     "batch": {"batch/messages", "serving/artifacts", "serving/runtimes"},
     "batch/messages": set(),
     "training": {"autoscaler", "serving/artifacts", "training/logs", "training/messages"},
@@ -101,6 +102,7 @@ ROOMS: dict[str, set[str]] = {
         "serving/runtimes",
     },
     "serving/node": {
+        "autoscaler/node_memory",
         "serving/acceleration",
         "serving/node/codecs",
         "serving/protocols",
@@ -150,6 +152,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "serving/gateway/proxy": {
         "autoscaler",
+        "autoscaler/node_memory",
         "serving/gateway/access",
         "serving/gateway/audit",
         "serving/gateway/catalog",
@@ -237,6 +240,7 @@ PARTS = {
     "serving.gateway.access.roles": "serving/gateway/access/policy",
     "batch.messages": "batch/messages",
     "training.messages": "training/messages",
+    "autoscaler.node_memory": "autoscaler/node_memory",
 }
 
 # Imports against the direction: no others, and none that is gone.
@@ -327,11 +331,20 @@ WARM_IMPORTS = "serving.runtimes.sklearn_runtime.warm_imports"
 PREDICTOR = "serving.predictor.program"
 PROGRAMS = ("serving.gateway", "serving.node", "serving.cli")
 MODELS = ("serving.runtimes", "serving.acceleration")
+# The modules of the autoscaler but one, which nodes import too; the package itself is empty.
+AUTOSCALER = tuple(
+    name
+    for name in TREES
+    if within(name, "autoscaler") and name not in ("autoscaler", "autoscaler.node_memory")
+)
 # What modules (those below the first, except those below the second) must not import.
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("autoscaler", (), ("serving", "batch", "training")),
     ("batch", (), ("autoscaler", *PROGRAMS)),
-    ("serving", ("serving.gateway", "serving.cli"), ("autoscaler",)),
+    ("serving", ("serving.gateway", "serving.cli", "serving.node.request_marks"), ("autoscaler",)),
+    ("serving.node.request_marks", (), AUTOSCALER),
+    # What both ends of a node's memory stand on.
+    ("autoscaler.node_memory", (), OURS),
     ("serving", ("serving.cli", "serving.gateway.jobs"), ("batch",)),
     *((package, (), ("batch.job", "batch.beam", "batch.records")) for package in ("serving", "autoscaler")),
     ("batch.messages", (), ("serving", "apache_beam")),
@@ -373,8 +386,8 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     # The kind of pool is chosen where the gateway is put together.
     (
         "serving",
-        ("serving.gateway.app", "serving.gateway.control.reconciler", "serving.gateway.control.status"),
-        ("autoscaler.pools.local_pool",),
+        ("serving.gateway.app",),
+        ("autoscaler.pools.local_pool", "autoscaler.pools.pilot_manager", "autoscaler.shared_region"),
     ),
     ("serving.protocols", (), (*PROGRAMS, *MODELS, "numpy", "grpc", "starlette")),
     ("serving.protocols", ("serving.protocols.protos",), ("google",)),
@@ -400,6 +413,19 @@ def test_import_direction(package: str, besides: tuple[str, ...], banned: tuple[
     ]
 
     assert found == []
+
+
+def test_the_gateway_asks_nodes_by_their_methods() -> None:
+    """What a pool shares with a node is the pool's matter."""
+    wrong = [
+        f"{name}:{node.lineno} reads {ast.unparse(node)}"
+        for name, tree in TREES.items()
+        if within(name, "serving.gateway")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("shared", "marks")
+    ]
+
+    assert wrong == []
 
 
 def loaded_by(*starts: str) -> set[str]:
@@ -439,7 +465,7 @@ STARTS: dict[str, tuple[str, ...]] = {
         *WEB,
         "sqlalchemy",
         "prometheus_client",
-        "autoscaler",
+        *AUTOSCALER,
         "batch",
         "serving.node.standalone",
         "serving.transport.http_server",
@@ -450,7 +476,7 @@ STARTS: dict[str, tuple[str, ...]] = {
         *FRAMEWORKS,
         *CLIENTS,
         "sqlalchemy",
-        "autoscaler",
+        *AUTOSCALER,
         "batch",
         "serving.transport.grpc_server",
     ),

@@ -1,7 +1,7 @@
 """Nodes and the pools that start and stop them.
 
-Adding a kind of pool: implement `NodePool` in a module of its own. A node has an address, not a pid, so
-that it may live on another machine.
+Adding a kind of pool: implement `NodePool` in a module of its own. Nodes listen on unix sockets of this
+machine; whether they are processes is up to the pool.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-_NO_COUNTERS = memoryview(b"")
+from autoscaler.node_memory import Mark, NodeMemory
+
+_UNTOUCHED = Mark.UNTOUCHED.value  # a plain integer: it is written for every request
 
 
 class NodeState(enum.Enum):
@@ -98,32 +100,23 @@ class MemoryUsage:
     proportional: int
 
 
-class Mark(enum.IntEnum):
-    """The state of the request in a slot: the server writes UNTOUCHED, the node the others."""
-
-    UNTOUCHED = 0
-    COMPUTING = 1
-    COMPUTED = 2
-
-
 @dataclass(slots=True, eq=False)
 class Node:
     """One process serving one version, as its pool and the activator see it.
 
-    `marks` has a `Mark` for each request that may be inside; a request holds one of the `slots`. Once the
-    node is gone, `marks` and `counters` keep their last values. `report` is what the node sent when it became
-    ready, `memory` its memory then. `reason` is why it is gone, in words. `crashed`: nobody asked it to end.
-    `permanent_failure`: it gave the reason itself or took too long to start, so that another would fail too.
-    `starved`: the machine was short of a resource. `hung`: it was killed because it hung. `asked_at` and
-    `ready_at` are on `time.monotonic`. `companion` is the pid of a process that works for it alone and ends
-    with it. `forked`: it comes from a pilot. `used`: it has had a request.
+    `shared` has a mark for each request that may be inside; a request holds one of the `slots`. `report` is
+    what the node sent when it became ready, `memory` its memory then. `reason` is why it is gone, in words.
+    `crashed`: nobody asked it to end. `permanent_failure`: it gave the reason itself or took too long to
+    start, so that another would fail too. `starved`: the machine was short of a resource. `hung`: it was
+    killed because it hung. `asked_at` and `ready_at` are on `time.monotonic`. `companion` is the pid of a
+    process that works for it alone and ends with it. `forked`: it comes from a pilot. `used`: it has had a
+    request.
     """
 
     id: str
     key: str
     address: str
-    marks: MutableSequence[int]
-    counters: memoryview = _NO_COUNTERS
+    shared: NodeMemory
     asked_at: float = 0.0
     state: NodeState = NodeState.STARTING
     forked: bool = False
@@ -144,7 +137,7 @@ class Node:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.slots = deque(range(len(self.marks)))
+        self.slots = deque(range(len(self.shared.marks)))
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -161,8 +154,7 @@ class Node:
         self.in_flight += 1
         self.used = True
         slot = self.slots.popleft()  # the one that is free longest: the node does not write its mark any more
-        if self.state is NodeState.READY:
-            self.marks[slot] = Mark.UNTOUCHED
+        self.shared.marks[slot] = _UNTOUCHED
         return slot
 
     def release_slot(self, slot: int) -> None:
@@ -172,6 +164,14 @@ class Node:
         if self.state is not NodeState.READY and not self.in_flight:
             self.empty.set()
 
+    def read_mark(self, slot: int) -> Mark:
+        """How far the node got with the request in a slot; after its end too."""
+        return Mark(self.shared.marks[slot])
+
+    def read_counters(self) -> bytes:
+        """Its counters now, or at its end; `counter_bytes` of its spec."""
+        return bytes(self.shared.counters)
+
 
 class NodeListener(Protocol):
     """Called at every change of a node's state, on the event loop."""
@@ -180,8 +180,54 @@ class NodeListener(Protocol):
         """Must not block or raise."""
 
 
+# Gets every line that a node prints. It must not block or raise.
+LineCallback = Callable[[Node, str], None]
+
+
+class PilotState(enum.Enum):
+    """Moves one way only; a new pilot replaces one that was stopped or has failed."""
+
+    STARTING = "lighting"
+    READY = "lit"
+    STOPPED = "out"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PilotStatus:
+    """The status of a pilot, for the API.
+
+    `spare` is the pid of the fork that waits to become the next node, `age` how many seconds ago it became
+    ready, `seconds` how long that took, `forked` how many nodes came from it, `reason` why it failed.
+    """
+
+    key: str
+    state: PilotState
+    pid: int | None
+    spare: int | None
+    age: float | None
+    seconds: float | None
+    forked: int
+    reason: str
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its process and its spare's, as far as there are any."""
+        return tuple(pid for pid in (self.pid, self.spare) if pid is not None)
+
+
 class NodePool(Protocol):
-    """Starts and stops nodes. All methods are called on the event loop."""
+    """Starts and stops nodes, and knows what they take. It works while its `async with` block runs.
+
+    Everything that is not said to run in threads is called on the event loop, and must not block.
+    """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *details: object) -> None:
+        """Drain every node and wait until all are gone, and the pilots too."""
+
+    # ---- nodes
 
     def nodes(self, key: str) -> Sequence[Node]:
         """The nodes of a version that are not gone, oldest first."""
@@ -196,11 +242,36 @@ class NodePool(Protocol):
     def kill_hung(self, node: Node, reason: str) -> None:
         """Kill a ready node that hangs: it gets no more requests, and counts as crashed."""
 
-    def cpu_seconds(self, node: Node) -> float | None:
-        """The CPU time of a node since its start; None when that cannot be known."""
+    # ---- pilots; a pool without them has none to list, and nothing to wait for
+
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+        """Set which pilots versions may need."""
 
     def can_fork(self, spec: NodeSpec) -> bool:
         """Whether the next node of this version would be forked from a pilot, not started cold."""
 
-    async def close(self) -> None:
-        """Drain every node and wait until all are gone."""
+    def list_pilots(self) -> Sequence[PilotStatus]:
+        """All pilots that should run, sorted by key."""
+
+    async def wait_for_pilots(self, within: float) -> None:
+        """Wait until all pilots are ready or have failed; at most `within` seconds."""
+
+    # ---- capacity and usage
+
+    def count_cores(self) -> int:
+        """The processors that its nodes have together."""
+
+    def free_memory(self) -> int:
+        """The bytes that further nodes may take."""
+
+    def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
+        """The memory of processes of nodes and pilots together; None if none of them exists any more.
+
+        Blocks for milliseconds per large process; called in any thread.
+        """
+
+    def cpu_seconds(self, node: Node) -> float | None:
+        """The CPU time of a node since its start; None when that cannot be known."""
+
+    def starved_seconds(self, node: Node) -> float:
+        """How long a node has been ready to run without a processor, since its start; 0 if unknown."""

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,16 +18,23 @@ from typing import Any
 from autoscaler import linux, machine
 from autoscaler.errors import is_shortage
 from autoscaler.node_process import LaunchSpec
-from autoscaler.pools import MemoryUsage, Node, NodeListener, NodeSpec, NodeState, PilotSpec
+from autoscaler.pools import (
+    LineCallback,
+    MemoryUsage,
+    Node,
+    NodeListener,
+    NodeSpec,
+    NodeState,
+    PilotSpec,
+    PilotStatus,
+)
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket, remove_stale_folders
-from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy, PilotState, PilotStatus
+from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy
 from autoscaler.pools.start_slots import StartSlot, StartSlots
 from autoscaler.processes import ChildProcess, OrphanReaper, ProcessOutput, describe_exit, spawn_child
 from autoscaler.shared_region import SharedRegion
 from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
-
-__all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +83,7 @@ class LocalPool:
     """Starts node processes; `listener` is called at every change, `drain` is in seconds.
 
     `starts` is how many nodes may start at a time; those that wait for it count as starting. `on_line` gets
-    every line that a node prints; it must not block or raise.
+    every line that a node prints.
 
     `pilots` is "off", "auto" (running while `start_pilots` asks for them, and once a node has needed one) or
     how many seconds a pilot runs after the last node that needs it. Use as an async context manager in the
@@ -91,7 +98,7 @@ class LocalPool:
         supervisor: Supervisor,
         starts: int,
         pilots: str | float = "auto",
-        on_line: Callable[[Node, str], None] = _ignore_line,
+        on_line: LineCallback = _ignore_line,
     ) -> None:
         self._listener = listener
         self._on_line = on_line
@@ -179,12 +186,23 @@ class LocalPool:
             return sum(map(machine.cpu_seconds, node.pids)) if node.pids else None
         return None
 
-    async def measure_memory(self, *pids: int) -> MemoryUsage | None:
-        """The memory of processes; None when it cannot be known. Takes milliseconds for a big one."""
-        with contextlib.suppress(ProcessLookupError):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._memory_thread, machine.measure_memory, *pids)
-        return None
+    def starved_seconds(self, node: Node) -> float:
+        return 0.0 if node.pid is None else machine.run_queue_seconds(node.pid)
+
+    def count_cores(self) -> int:
+        return machine.count_cores()
+
+    def free_memory(self) -> int:
+        return machine.available_memory()
+
+    def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
+        measured = [memory for pid in pids if (memory := _measure_process(pid)) is not None]
+        if not measured:
+            return None
+        return MemoryUsage(
+            private=sum(memory.private for memory in measured),
+            proportional=sum(memory.proportional for memory in measured),
+        )
 
     async def close(self) -> None:
         """Drain every node and wait until all are gone, and the pilots too."""
@@ -202,7 +220,7 @@ class LocalPool:
             self._orphans.reap()
         for process in list(self._processes.values()):
             if process.node.memory is not None and process.child is not None:
-                process.node.memory = await self.measure_memory(*process.node.pids) or process.node.memory
+                process.node.memory = await self._measure_node(process.node) or process.node.memory
 
     async def _enforce_memory_limits(self) -> None:
         for process in list(self._processes.values()):
@@ -212,7 +230,7 @@ class LocalPool:
             # An estimate first, which is cheap: it includes pages shared with the pilot.
             if sum(machine.resident_memory(pid) or 0 for pid in process.node.pids) <= most:
                 continue
-            memory = await self.measure_memory(*process.node.pids)
+            memory = await self._measure_node(process.node)
             if memory is not None and memory.private > most:
                 process.failure = (
                     f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
@@ -236,8 +254,7 @@ class LocalPool:
             id=name,
             key=spec.key,
             address=socket.address,
-            marks=region.marks,
-            counters=region.counters,
+            shared=region.memory,
             asked_at=time.monotonic(),
         )
         process = _NodeProcess(node, spec, region, socket, first=not self._nodes.get(spec.key))
@@ -382,7 +399,7 @@ class LocalPool:
         if not self._nodes[node.key]:
             del self._nodes[node.key]
         node.reason, node.crashed = reason, crashed
-        node.marks, node.counters = process.region.close()
+        process.region.close()
         (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
         self._set_state(process, NodeState.GONE)
         process.socket.close()  # after the listeners: another socket may get its address
@@ -431,7 +448,11 @@ class LocalPool:
 
     async def _measure_later(self, node: Node) -> None:
         await asyncio.sleep(_MEASURE_DELAY)
-        node.memory = await self.measure_memory(*node.pids)
+        node.memory = await self._measure_node(node)
+
+    async def _measure_node(self, node: Node) -> MemoryUsage | None:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._memory_thread, self.measure_memory, node.pids)
 
     def _set_state(self, process: _NodeProcess, state: NodeState) -> None:
         process.node.state = state
@@ -457,6 +478,13 @@ class _OomWatch:
         if kills > self._kills:
             self._kills, self._at = kills, now
         return now - self._at < 1
+
+
+def _measure_process(pid: int) -> MemoryUsage | None:
+    try:
+        return machine.measure_memory(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _describe_unattended(error: BaseException) -> str:

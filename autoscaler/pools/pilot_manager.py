@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ from typing import Any
 from autoscaler import linux
 from autoscaler.errors import is_shortage
 from autoscaler.pilot import PilotSetup
-from autoscaler.pools import PilotSpec
+from autoscaler.pools import PilotSpec, PilotState, PilotStatus
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket
 from autoscaler.processes import ChildProcess, ProcessOutput, describe_exit, spawn_child
@@ -40,15 +39,6 @@ _STABLE_SECONDS = 30.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
 # Seconds until the next try where the machine was short of a resource.
 _SHORTAGE_DELAY = 1.0
-
-
-class PilotState(enum.Enum):
-    """Moves one way only; a new pilot replaces one that was stopped or has failed."""
-
-    STARTING = "lighting"
-    READY = "lit"
-    STOPPED = "out"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +63,6 @@ class PilotPolicy:
         if not linger >= 0:
             raise ValueError(f"pilots: {setting} is not a number of seconds")
         return cls(linger_seconds=linger)
-
-
-@dataclass(frozen=True, slots=True)
-class PilotStatus:
-    """The status of a pilot, for the API.
-
-    `spare` is the pid of the fork that waits to become the next node, `age` how many seconds ago it became
-    ready, `seconds` how long that took, `forked` how many nodes came from it, `reason` why it failed.
-    """
-
-    key: str
-    state: PilotState
-    pid: int | None
-    spare: int | None
-    age: float | None
-    seconds: float | None
-    forked: int
-    reason: str
 
 
 class PilotProcess:

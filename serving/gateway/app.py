@@ -8,7 +8,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,7 +17,7 @@ from starlette.routing import Match, Route
 
 from autoscaler import machine
 from autoscaler.activator import Activator
-from autoscaler.pools import Node, NodeState
+from autoscaler.pools import LineCallback, Node, NodeListener, NodePool, NodeState
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
@@ -111,13 +111,36 @@ def _ignore_death(_: str) -> None:
     pass
 
 
+class PoolFactory(Protocol):
+    """Makes the pool of a gateway; see `create_local_pool`."""
+
+    def __call__(
+        self, config: ServeConfig, listener: NodeListener, on_line: LineCallback, supervisor: Supervisor
+    ) -> NodePool:
+        """`listener` hears of every change of a node, `on_line` gets every line that a node prints."""
+
+
+def create_local_pool(
+    config: ServeConfig, listener: NodeListener, on_line: LineCallback, supervisor: Supervisor
+) -> NodePool:
+    return LocalPool(
+        listener,
+        drain=config.request_timeout,
+        supervisor=supervisor,
+        starts=config.node_starts or 2 * machine.count_cores(),
+        pilots=config.pilots,
+        on_line=on_line,
+    )
+
+
 class Gateway:
     """The ASGI application in front of all nodes.
 
     `environment` is the server's own, from which that of child processes is made; `job_command` starts the
-    processes of jobs. `tokens` is None while access control is off. `on_death` is called with the reason when
-    a background task has ended and the server must stop. `refused` returns how many connections and requests
-    the server rejected, by reason. Raises InvalidArgument for invalid settings.
+    processes of jobs. `create_pool` chooses the kind of pool. `tokens` is None while access control is off.
+    `on_death` is called with the reason when a background task has ended and the server must stop. `refused`
+    returns how many connections and requests the server rejected, by reason. Raises InvalidArgument for
+    invalid settings.
     """
 
     def __init__(
@@ -127,6 +150,7 @@ class Gateway:
         environment: Mapping[str, str],
         *,
         job_command: Sequence[str] = JOB_COMMAND,
+        create_pool: PoolFactory = create_local_pool,
         tokens: TokenStore | None = None,
         on_death: Callable[[str], None] = _ignore_death,
         refused: Callable[[], Mapping[str, int]] = dict,
@@ -135,24 +159,18 @@ class Gateway:
         self._access = None if tokens is None else AccessControl(tokens)
         self._supervisor = Supervisor(on_death)
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
-        self._pool = LocalPool(
-            self._on_node_changed,
-            drain=config.request_timeout,
-            supervisor=self._supervisor,
-            starts=config.node_starts or 2 * machine.count_cores(),
-            pilots=config.pilots,
-            on_line=self._on_node_output,
-        )
+        self._pool = create_pool(config, self._on_node_changed, self._on_node_output, self._supervisor)
         self._autoscaler = Autoscaler(
             self._activator,
             self._pool,
             tick=config.tick,
-            free_memory=machine.available_memory,
             memory_bytes=config.memory_bytes,
             on_trouble=self._report_start_failure,
             supervisor=self._supervisor,
         )
-        self._deployer = VersionDeployer(config, environment, self._activator, self._autoscaler)
+        self._deployer = VersionDeployer(
+            config, environment, self._activator, self._autoscaler, self._pool.count_cores
+        )
         self._reconciler = Reconciler(self._deployer, self._autoscaler, self._pool, self._supervisor)
         self._routing_table = RoutingTable(self._deployer.build_node_spec)
         self._audit = AuditLog(config)
@@ -177,7 +195,7 @@ class Gateway:
             default_project=check_project(config.default_project),
         )
         self._watchdog = Watchdog(
-            self._pool.kill_hung,
+            self._pool,
             lambda node: self._prediction_proxy.node_clients.get(node.id),
             config.call_seconds,
         )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import ParamSpec, Protocol, TypeVar, cast
 
+from autoscaler.node_memory import Mark, split_memory
 from serving.errors import ModelFailed, describe_exception
 from serving.http_headers import Headers
 from serving.latency_histograms import (
@@ -25,9 +26,8 @@ from serving.latency_histograms import (
 )
 from serving.node.request import NO_SLOT, NodeRequest
 
-# The marks of a slot; 0: the model has not seen the request.
-COMPUTING = 1
-COMPUTED = 2
+# Plain integers: they are written for every request.
+_COMPUTING, _COMPUTED = Mark.COMPUTING.value, Mark.COMPUTED.value
 
 Clock = Callable[[], float]
 
@@ -51,8 +51,8 @@ def split_shared_memory(
     """The marks, and the histograms behind them; without `slots` all of it is marks."""
     if not slots:
         return shared_memory, None
-    whole = memoryview(cast(bytearray, shared_memory))
-    return whole[:slots], LatencyHistograms(len(NODE_PHASES), as_cells(whole[-NODE_BYTES:]))
+    marks, counters = split_memory(memoryview(cast(bytearray, shared_memory)), slots, NODE_BYTES)
+    return marks, LatencyHistograms(len(NODE_PHASES), as_cells(counters))
 
 
 class CallMark:
@@ -100,7 +100,7 @@ def mark_computing(group: Sequence[NodeRequest], marks: RequestMarks, clock: Clo
     """
     for request in group:
         if request.slot != NO_SLOT and not request.is_finished:
-            marks[request.slot] = COMPUTING
+            marks[request.slot] = _COMPUTING
     return clock()
 
 
@@ -110,7 +110,7 @@ def mark_computed(
     """Mark requests after a model call; `started` is what `mark_computing` returned."""
     for request in group:
         if request.slot != NO_SLOT and not request.is_finished:
-            marks[request.slot] = COMPUTED
+            marks[request.slot] = _COMPUTED
     seconds = clock() - started
     for request in group:
         request.infer_seconds += seconds

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from autoscaler.activator import Activator
 from autoscaler.errors import NodeError
-from autoscaler.pools import Mark, MemoryUsage, Node, NodeListener, NodeSpec, NodeState
+from autoscaler.node_memory import Mark, NodeMemory, memory_size
+from autoscaler.pools import (
+    MemoryUsage,
+    Node,
+    NodeListener,
+    NodeSpec,
+    NodeState,
+    PilotSpec,
+    PilotStatus,
+)
 
 MIB = 1 << 20
+
+
+def memory(slots: int = 1, mark: Mark = Mark.UNTOUCHED, *, counter_bytes: int = 0) -> NodeMemory:
+    """What a node shares with its pool where both are in one process."""
+    whole = bytearray(memory_size(slots, counter_bytes))
+    whole[:slots] = bytes([mark] * slots)
+    return NodeMemory(memoryview(whole), slots, counter_bytes)
 
 
 class Clock:
@@ -33,10 +50,16 @@ class FakePool:
 
     A node that is asked to go drains until the test ends it. `open` can be cleared to keep an order under
     way, `failure` set to have orders fail. `looks` counts how often somebody asked for a version's nodes.
-    `folder` is where nodes' sockets would be.
+    `folder` is where nodes' sockets would be, `free` says how much memory is left, and `lit` has the keys of
+    the pilots that were asked for last.
     """
 
-    def __init__(self, clock: Callable[[], float], folder: str = "nowhere") -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        folder: str = "nowhere",
+        free: Callable[[], int] = lambda: 1 << 40,
+    ) -> None:
         self.clock = clock
         self.folder = folder
         self.listeners: list[NodeListener] = []
@@ -45,6 +68,8 @@ class FakePool:
         self.looks = 0
         self.failure: Exception | None = None
         self.forked = True
+        self.free = free
+        self.lit: list[str] = []
         self.cpu: dict[str, float] = {}
         self.open = asyncio.Event()
         self.open.set()
@@ -79,7 +104,31 @@ class FakePool:
     def can_fork(self, spec: NodeSpec) -> bool:
         return self.forked
 
-    async def close(self) -> None:
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+        self.lit = sorted(spec.key for spec in specs)
+
+    def list_pilots(self) -> Sequence[PilotStatus]:
+        return ()
+
+    async def wait_for_pilots(self, within: float) -> None:
+        pass
+
+    def count_cores(self) -> int:
+        return 2
+
+    def free_memory(self) -> int:
+        return self.free()
+
+    def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
+        return None
+
+    def starved_seconds(self, node: Node) -> float:
+        return 0.0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
         for node in list(self.living):
             self.end(node)
 
@@ -92,7 +141,7 @@ class FakePool:
             key=spec.key,
             address=f"{self.folder}/{self._number}",
             # Whatever was there before is nobody's.
-            marks=bytearray([Mark.COMPUTED] * spec.concurrency),
+            shared=memory(spec.concurrency, Mark.COMPUTED),
             asked_at=self.clock(),
             forked=self.forked,
         )

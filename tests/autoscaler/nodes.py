@@ -15,8 +15,8 @@ from collections.abc import Mapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
+from autoscaler.node_memory import Mark
 from autoscaler.node_process import ReportCallback
-from autoscaler.pools import Mark
 
 Board = MutableSequence[int]
 

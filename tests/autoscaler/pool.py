@@ -15,8 +15,8 @@ from typing import Any
 
 import uvloop
 
-from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
-from autoscaler.pools.local_pool import LocalPool, PilotState, PilotStatus
+from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec, PilotState, PilotStatus
+from autoscaler.pools.local_pool import LocalPool
 from autoscaler.supervision import Supervisor
 
 SECONDS = 30

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from autoscaler.activator import Activator, StartEstimate
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
-from autoscaler.pools import Mark, Node, NodeSpec, NodeState
+from autoscaler.node_memory import Mark
+from autoscaler.pools import Node, NodeSpec, NodeState
 from tests.autoscaler.fakes import Asker, Clock, FakePatience, FakePool, settle, spec
 
 
@@ -211,14 +212,14 @@ def test_each_request_inside_a_node_has_a_slot_of_its_own() -> None:
         askers = await world.asks(4)
         node = await world.node()
         assert sorted(asker.slot for asker in askers) == [0, 1, 2, 3]
-        assert [node.marks[asker.slot] for asker in askers] == [Mark.UNTOUCHED] * 4
+        assert [node.read_mark(asker.slot) for asker in askers] == [Mark.UNTOUCHED] * 4
 
-        node.marks[askers[2].slot] = Mark.COMPUTED
+        node.shared.marks[askers[2].slot] = Mark.COMPUTED
         askers[2].let_go.set()
         (late,) = await world.asks(1)
 
         assert late.slot == askers[2].slot
-        assert node.marks[late.slot] == Mark.UNTOUCHED
+        assert node.read_mark(late.slot) is Mark.UNTOUCHED
 
     run(main)
 
@@ -737,7 +738,7 @@ class Chaos(RuleBasedStateMachine):
         for node in self.nodes():
             inside = [asker.slot for asker in self.alive() if asker.node is node]
             assert node.in_flight == len(inside) <= self.CONCURRENCY
-            assert sorted([*node.slots, *inside]) == list(range(len(node.marks)))
+            assert sorted([*node.slots, *inside]) == list(range(len(node.shared.marks)))
 
     @invariant()
     def all_are_counted(self) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from autoscaler import linux, machine
-from autoscaler.pools import Mark, Node, NodeState, local_pool
+from autoscaler.node_memory import Mark
+from autoscaler.pools import Node, NodeState, local_pool
 from autoscaler.pools import pilot_manager as server_side
 from autoscaler.pools.local_pool import LocalPool
 from tests.autoscaler import pool as pools
@@ -106,12 +107,12 @@ def test_a_node_is_measured(run: Run) -> None:
         seconds = pool.cpu_seconds(node)
         assert seconds is not None
         assert 0 <= seconds < 10
-        assert (await pool.measure_memory(pid) or node.memory).private > 1 << 20
+        assert (pool.measure_memory([pid]) or node.memory).private > 1 << 20
 
         await pool.scale(spec("echo", word="a"), 0)
         await node.gone.wait()
         assert pool.cpu_seconds(node) is None
-        assert await pool.measure_memory(pid) is None
+        assert pool.measure_memory([pid]) is None
 
     run(main)
 
@@ -398,7 +399,7 @@ def test_the_board_of_a_dead_node_tells_what_it_did(run: Run) -> None:
         await pool.scale(spec("note", concurrency=3), 1)
         (node,) = await history.until(NodeState.GONE)
 
-        assert list(node.marks) == [Mark.COMPUTED, Mark.UNTOUCHED, Mark.COMPUTING]
+        assert [node.read_mark(slot) for slot in range(3)] == [Mark.COMPUTED, Mark.UNTOUCHED, Mark.COMPUTING]
 
     run(main)
 

@@ -21,9 +21,10 @@ import pytest
 
 from autoscaler import linux
 from autoscaler.pilot import PilotSetup
-from autoscaler.pools import Node, NodeState, PilotSpec, local_pool
+from autoscaler.pools import Node, NodeState, PilotSpec, PilotState, local_pool
 from autoscaler.pools import pilot_manager as server_side
-from autoscaler.pools.local_pool import LocalPool, PilotPolicy, PilotState
+from autoscaler.pools.local_pool import LocalPool
+from autoscaler.pools.pilot_manager import PilotPolicy
 from autoscaler.processes import OrphanReaper
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec

@@ -33,7 +33,7 @@ class World:
         self.memory_reads = 0
         self.troubles: list[tuple[str, str]] = []
         self.activator = Activator(queue_requests=2000, queue_bytes=1 << 20, clock=self.clock)
-        self.pool = FakePool(self.clock)
+        self.pool = FakePool(self.clock, free=self._free_memory)
         self.supervisor = Supervisor(clock=self.clock)
         self.autoscaler = self.start(tick, memory_bytes)
 
@@ -42,7 +42,6 @@ class World:
             self.activator,
             self.pool,
             tick=tick,
-            free_memory=self._free_memory,
             memory_bytes=memory_bytes,
             on_trouble=lambda key, reason: self.troubles.append((key, reason)),
             supervisor=self.supervisor,

@@ -10,7 +10,7 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.moving_average import ConcurrencyMeter
 from autoscaler.pools import MemoryUsage, Node, NodeState
 from autoscaler.version_scaler import StartFailures, VersionScaler
-from tests.autoscaler.fakes import spec
+from tests.autoscaler.fakes import memory, spec
 
 START = 1000.0
 
@@ -21,7 +21,7 @@ def make(*, cpu_target: float | None = None, since: float = START) -> VersionSca
 
 
 def node(state: NodeState = NodeState.READY, *, asked: float = START, ready: float | None = None) -> Node:
-    found = Node(id="1", key="v", address="", marks=bytearray(4), asked_at=asked, state=state, forked=True)
+    found = Node(id="1", key="v", address="", shared=memory(4), asked_at=asked, state=state, forked=True)
     found.ready_at = asked if ready is None and state is NodeState.READY else ready
     return found
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from autoscaler import machine
 from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
@@ -87,8 +86,8 @@ class AccelerationRecordLocation:
 class VersionDeployer:
     """Prepares, starts and removes versions.
 
-    `environment` is the server's own, of which nodes get what `sanitize_environment` leaves. Raises
-    InvalidArgument for invalid settings.
+    `environment` is the server's own, of which nodes get what `sanitize_environment` leaves. `count_cores` is
+    that of the pool. Raises InvalidArgument for invalid settings.
     """
 
     def __init__(
@@ -97,6 +96,7 @@ class VersionDeployer:
         environment: Mapping[str, str],
         activator: Activator,
         autoscaler: Autoscaler,
+        count_cores: Callable[[], int],
     ) -> None:
         self._config = config
         self._environment = environment
@@ -110,6 +110,7 @@ class VersionDeployer:
         self._engine = find_engine(config.container_engine)
         self._activator = activator
         self._autoscaler = autoscaler
+        self._count_cores = count_cores
         self._folder = config.state_dir / "versions"
         self._threads = ThreadPool("versions", _THREADS)
         # Shared by all versions: its module list and environment are most of a version's memory here.
@@ -219,7 +220,7 @@ class VersionDeployer:
         deployed = record.deployed or DeploymentInfo(model_dir="")
         self._autoscaler.track_version(
             self.build_node_spec(record),
-            build_scaling_spec(record.version, self._config),
+            build_scaling_spec(record.version, self._config, self._count_cores()),
             memory=deployed.memory or _BASE_MEMORY + _MEMORY_PER_FILE_BYTE * deployed.files_bytes,
             start_seconds=deployed.start_seconds or None,
         )
@@ -409,13 +410,13 @@ class _CreationDeadline:
             return await granted
 
 
-def build_scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
-    """The version's own limits, and the server's settings for the rest."""
+def build_scaling_spec(version: Version, config: ServeConfig, cores: int) -> ScalingSpec:
+    """The version's own limits, and the server's settings for the rest; `cores` are those of the pool."""
     auto = version.auto_scaling or AutoScaling()
     cpu = next((metric.target for metric in auto.metrics if metric.name == "CPU_USAGE"), 0)
     return ScalingSpec(
         min_nodes=auto.min_nodes,
-        max_nodes=max(auto.min_nodes, auto.max_nodes or config.max_nodes or machine.count_cores()),
+        max_nodes=max(auto.min_nodes, auto.max_nodes or config.max_nodes or cores),
         exact_nodes=version.manual_scaling.nodes or None if version.manual_scaling else None,
         target_concurrency=config.target_concurrency,
         cpu_target=cpu / 100 or None,

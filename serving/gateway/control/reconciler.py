@@ -9,8 +9,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from autoscaler.pools import PilotSpec
-from autoscaler.pools.local_pool import LocalPool
+from autoscaler.pools import NodePool, PilotSpec
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
@@ -43,7 +42,7 @@ class _ReadyVersion(NamedTuple):
 
 class Reconciler:
     def __init__(
-        self, deployment: VersionDeployer, autoscaler: Autoscaler, pool: LocalPool, supervisor: Supervisor
+        self, deployment: VersionDeployer, autoscaler: Autoscaler, pool: NodePool, supervisor: Supervisor
     ) -> None:
         self._deployment = deployment
         self._autoscaler = autoscaler

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import enum
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoscaler import machine
 from autoscaler.activator import Activator
-from autoscaler.pools import MemoryUsage, NodeState
-from autoscaler.pools.local_pool import LocalPool
-from autoscaler.pools.pilot_manager import PilotStatus
+from autoscaler.pools import MemoryUsage, NodePool, NodeState, PilotStatus
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.version_scaler import VersionScaler
 from serving.gateway.state.records import CatalogState, VersionRecord
@@ -34,7 +30,7 @@ class VersionCondition(enum.StrEnum):
 class NodeSnapshot:
     """A node; `age` is in seconds since it was requested from the pool, `in_flight` counts its requests.
 
-    `notes` are its counters in shared memory; see `serving.latency_histograms`.
+    `counters` are those of `serving.latency_histograms`.
     """
 
     id: str
@@ -43,7 +39,7 @@ class NodeSnapshot:
     forked: bool
     age: float
     in_flight: int
-    notes: bytes
+    counters: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +77,7 @@ class VersionSnapshot:
 class ClusterStatus:
     """Reads the current state of versions, nodes and pilots. `clock` is the autoscaler's.
 
-    All methods are called on the event loop and take microseconds per version.
+    All methods but `measure_memory` are called on the event loop and take microseconds per version.
     """
 
     def __init__(
@@ -89,7 +85,7 @@ class ClusterStatus:
         read_state: Callable[[], CatalogState],
         activator: Activator,
         autoscaler: Autoscaler,
-        pool: LocalPool,
+        pool: NodePool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read_state = read_state
@@ -149,7 +145,7 @@ class ClusterStatus:
                     forked=node.forked,
                     age=now - node.asked_at,
                     in_flight=node.in_flight,
-                    notes=bytes(node.counters),
+                    counters=node.read_counters(),
                 )
                 for node in nodes
             ),
@@ -158,6 +154,10 @@ class ClusterStatus:
     def list_pilots(self) -> Sequence[PilotStatus]:
         """All pilots that should run, sorted by key."""
         return self._pool.list_pilots()
+
+    def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
+        """See `NodePool.measure_memory`: to be called in a thread."""
+        return self._pool.measure_memory(pids)
 
 
 def _determine_condition(tracked: VersionScaler, states: set[NodeState], queued: int) -> VersionCondition:
@@ -168,33 +168,3 @@ def _determine_condition(tracked: VersionScaler, states: set[NodeState], queued:
     if NodeState.STARTING in states or queued:
         return VersionCondition.WAKING
     return VersionCondition.ASLEEP
-
-
-# ---- memory: to be called in a thread, because it takes milliseconds per large process
-
-
-def measure_memory(pids: Iterable[int | None]) -> MemoryUsage | None:
-    """The memory of all processes together; None if none of them exists any more."""
-    measured = [memory for pid in pids if pid is not None and (memory := _measure_process(pid)) is not None]
-    if not measured:
-        return None
-    return MemoryUsage(
-        private=sum(memory.private for memory in measured),
-        proportional=sum(memory.proportional for memory in measured),
-    )
-
-
-def measure_pilot_memory(pilot: PilotStatus) -> MemoryUsage | None:
-    """The memory of a pilot and of its spare, the fork that waits to become a node."""
-    return measure_memory((pilot.pid, pilot.spare))
-
-
-def measure_gateway_memory() -> MemoryUsage | None:
-    return measure_memory((os.getpid(),))
-
-
-def _measure_process(pid: int) -> MemoryUsage | None:
-    try:
-        return machine.measure_memory(pid)
-    except ProcessLookupError:
-        return None

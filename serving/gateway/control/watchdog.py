@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoscaler import machine
-from autoscaler.pools import Node, NodeState
+from autoscaler.pools import Node, NodePool, NodeState
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
 from serving.gateway.proxy.node_client import NodeClient, NodeReply
@@ -50,7 +49,7 @@ class _WatchedNode:
 
 
 class Watchdog:
-    """Checks nodes twice a second. `kill` gets the reason; `call_timeout` is in seconds per call of a model.
+    """Checks nodes twice a second. `call_timeout` is in seconds per call of a model.
 
     Time in which this process does not run itself, maybe with the whole machine, counts as two checks at
     most.
@@ -58,12 +57,12 @@ class Watchdog:
 
     def __init__(
         self,
-        kill: Callable[[Node, str], None],
+        pool: NodePool,
         find_client: Callable[[Node], NodeClient | None],
         call_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kill = kill
+        self._pool = pool
         self._find_client = find_client
         self._limits = HangLimits(call=call_timeout, silent=min(call_timeout, _SILENT))
         self._clock = clock
@@ -72,7 +71,7 @@ class Watchdog:
 
     def node_changed(self, node: Node) -> None:
         """A listener of the pool. Only READY nodes are watched: others have limits of their own."""
-        if node.state is NodeState.READY and len(node.counters) == NODE_BYTES:
+        if node.state is NodeState.READY and len(node.read_counters()) == NODE_BYTES:
             self._watched[node.id] = _WatchedNode(node)
         else:
             self._watched.pop(node.id, None)
@@ -94,12 +93,13 @@ class Watchdog:
 
     def _check_node(self, watched: _WatchedNode, seconds: float) -> None:
         node = watched.node
-        reading = LivenessReading(call=as_cells(node.counters)[NODE_CALL], silent=watched.silent)
+        call = as_cells(memoryview(node.read_counters()))[NODE_CALL]
+        reading = LivenessReading(call=call, silent=watched.silent)
         if reading.silent and not reading.call:
             seconds -= self._starved_since(watched)
         watched.stall = update_stall(watched.stall, reading, max(0.0, seconds))
         if reason := describe_hang(watched.stall, self._limits):
-            self._kill(node, f"The node was killed: {reason}.")
+            self._pool.kill_hung(node, f"The node was killed: {reason}.")
         elif node.in_flight and not watched.silent:
             self._ping_node(watched)
 
@@ -112,6 +112,6 @@ class Watchdog:
 
     def _starved_since(self, watched: _WatchedNode) -> float:
         """Seconds that the node waited for a processor since the last call of this: it could not reply."""
-        before, pid = watched.starved, watched.node.pid
-        watched.starved = 0.0 if pid is None else machine.run_queue_seconds(pid)
+        before = watched.starved
+        watched.starved = self._pool.starved_seconds(watched.node)
         return watched.starved - before

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoscaler.pools import MemoryUsage, NodeState
-from autoscaler.pools.pilot_manager import PilotState, PilotStatus
+from autoscaler.pools import MemoryUsage, NodeState, PilotState, PilotStatus
 from serving.gateway.control.status import VersionCondition, VersionSnapshot
 from serving.gateway.observability.prediction_stats import StatsSnapshot
 from serving.gateway.observability.request_log import LogCounts

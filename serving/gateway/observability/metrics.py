@@ -26,8 +26,6 @@ from serving.gateway.control.status import (
     FORKED,
     ClusterStatus,
     VersionSnapshot,
-    measure_memory,
-    measure_pilot_memory,
 )
 from serving.gateway.observability.metric_definitions import (
     COLD_START,
@@ -150,7 +148,7 @@ class Metrics:
         for version in versions:
             stats = self._stats.find_version(version.uid)
             if stats is not None and stats.statuses:
-                yield version.uid, stats.take_snapshot(node.notes for node in version.nodes)
+                yield version.uid, stats.take_snapshot(node.counters for node in version.nodes)
 
     def _render_snapshot(
         self,
@@ -158,12 +156,13 @@ class Metrics:
         starts: Sequence[tuple[VersionName, prometheus_client.Histogram]],
         changes: int,
     ) -> bytes:
+        measure = self._status.measure_memory
         memory = {
-            version.uid: measure_memory(node.pid for node in version.nodes)
+            version.uid: measure(pid for node in version.nodes if (pid := node.pid) is not None)
             for version in snapshot.versions
             if version.nodes
         }
-        pilot_memory = {pilot.key: measure_pilot_memory(pilot) for pilot in snapshot.pilots}
+        pilot_memory = {pilot.key: measure(pilot.pids) for pilot in snapshot.pilots}
         snapshot = replace(snapshot, memory=_drop_unknown(memory), pilot_memory=_drop_unknown(pilot_memory))
         # Start histograms are most of the text, and change only when a node starts.
         key = (changes, [name for name, _ in starts])

@@ -26,7 +26,7 @@ class ModelStatistics:
         stats, status = self._stats.find_version(record.uid), self._status.get_version(record)
         if stats is None:
             return InferenceStatistics(record.name.version)
-        snapshot = stats.take_snapshot(() if status is None else (node.notes for node in status.nodes))
+        snapshot = stats.take_snapshot(() if status is None else (node.counters for node in status.nodes))
         return _build_statistics(record.name.version, snapshot, time.time() - time.monotonic())
 
 

@@ -108,19 +108,19 @@ class VersionStats:
     def _count_status(self, status: int) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
-    def absorb_node(self, notes: memoryview) -> None:
+    def absorb_node(self, counters: bytes) -> None:
         """Add the final counts of a node that is gone."""
-        counted = as_cells(notes)
+        counted = as_cells(memoryview(counters))
         self._node_phases.merge(counted)
         self._compared = _add_counts(self._compared, counted)
         self._work = self._work.with_node(counted)
 
     def take_snapshot(self, nodes: Iterable[bytes]) -> StatsSnapshot:
-        """The current counts; `nodes` are the notes of the living nodes."""
+        """The current counts; `nodes` are the counters of the living nodes."""
         nodes = list(nodes)
         compared, work = self._compared, self._work
-        for notes in nodes:
-            counted = as_cells(memoryview(notes))
+        for counters in nodes:
+            counted = as_cells(memoryview(counters))
             compared, work = _add_counts(compared, counted), work.with_node(counted)
         return StatsSnapshot(
             dict(self.statuses),
@@ -135,8 +135,8 @@ class VersionStats:
     def _merge_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, HistogramSnapshot]]:
         inside = LatencyHistograms(len(NODE_PHASES))
         inside.merge(self._node_phases.cells)
-        for notes in nodes:
-            inside.merge(as_cells(memoryview(notes)))
+        for counters in nodes:
+            inside.merge(as_cells(memoryview(counters)))
         for names, histograms in ((GATEWAY_PHASES, self._phases), (NODE_PHASES, inside)):
             for phase, name in enumerate(names):
                 if any((found := histograms.read_phase(phase)).counts):
@@ -150,14 +150,14 @@ class _WorkCounts(NamedTuple):
     calls: int = 0
     last: int = 0
 
-    def with_node(self, notes: Sequence[int]) -> _WorkCounts:
-        rows, calls = self.rows + notes[NODE_ROWS], self.calls + notes[NODE_CALLS]
-        return _WorkCounts(rows, calls, max(self.last, notes[NODE_LAST]))
+    def with_node(self, counters: Sequence[int]) -> _WorkCounts:
+        rows, calls = self.rows + counters[NODE_ROWS], self.calls + counters[NODE_CALLS]
+        return _WorkCounts(rows, calls, max(self.last, counters[NODE_LAST]))
 
 
-def _add_counts(counts: Sequence[int], notes: Sequence[int]) -> list[int]:
+def _add_counts(counts: Sequence[int], counters: Sequence[int]) -> list[int]:
     """The counts plus those of a node, which follow its histograms."""
-    return [count + more for count, more in zip(counts, notes[-len(counts) :], strict=True)]
+    return [count + more for count, more in zip(counts, counters[-len(counts) :], strict=True)]
 
 
 class PredictionStats:
@@ -176,8 +176,9 @@ class PredictionStats:
     def absorb_node(self, node: Node) -> None:
         """Add the final counts of a node that is gone."""
         stats = self._versions.get(node.key)
-        if stats is not None and len(node.counters) == NODE_BYTES:
-            stats.absorb_node(node.counters)
+        counters = node.read_counters()
+        if stats is not None and len(counters) == NODE_BYTES:
+            stats.absorb_node(counters)
 
     def find_version(self, uid: str) -> VersionStats | None:
         """None if the version never had a request."""

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
-from autoscaler.pools import Mark, Node, NodeState
+from autoscaler.node_memory import Mark
+from autoscaler.pools import Node, NodeState
 from serving.errors import (
     DeadlineExceeded,
     ModelFailed,
@@ -196,7 +197,7 @@ def _check_retryable(request: RetryableRequest, lease: Lease) -> None:
     The node's mark of the request's slot says how far it got: if it is untouched, no user code has seen the
     request. While the node lives, it may still begin with it.
     """
-    node, mark = lease.node, lease.node.marks[lease.slot]
+    node, mark = lease.node, lease.read_mark()
     request.losses += 1
     request.deaths += mark == Mark.COMPUTING
     is_untouched = mark == Mark.UNTOUCHED and node.state is NodeState.GONE

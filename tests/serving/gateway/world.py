@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Self
 
+from autoscaler import machine
 from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
-from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
-from autoscaler.pools.local_pool import LocalPool
-from autoscaler.pools.pilot_manager import PilotState, PilotStatus
+from autoscaler.pools import (
+    MemoryUsage,
+    Node,
+    NodeSpec,
+    NodeState,
+    PilotSpec,
+    PilotState,
+    PilotStatus,
+)
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.gateway.control.status import ClusterStatus
@@ -24,6 +31,7 @@ from serving.gateway.state.records import CatalogState, JobRecord, ModelRecord, 
 from serving.latency_histograms import NODE_BYTES
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
+from tests.autoscaler.fakes import memory
 
 
 class FakePool:
@@ -75,7 +83,26 @@ class FakePool:
     def list_pilots(self) -> Sequence[PilotStatus]:
         return self.lit
 
-    async def close(self) -> None:
+    async def wait_for_pilots(self, within: float) -> None:
+        pass
+
+    def count_cores(self) -> int:
+        return 2
+
+    def free_memory(self) -> int:
+        return 1 << 40
+
+    def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
+        found = list(pids)
+        return machine.measure_memory(*found) if found else None
+
+    def starved_seconds(self, node: Node) -> float:
+        return 0.0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
         pass
 
     def start(self, key: str) -> Node:
@@ -84,8 +111,7 @@ class FakePool:
             id=str(self._started),
             key=key,
             address="",
-            marks=bytearray(4),
-            counters=memoryview(bytearray(NODE_BYTES)),
+            shared=memory(4, counter_bytes=NODE_BYTES),
             asked_at=time.monotonic(),
         )
         node.pid, node.forked = os.getpid(), self.forked
@@ -145,14 +171,11 @@ class World:
             self.activator,
             self.pool,
             tick=1.0,
-            free_memory=lambda: 1 << 40,
             memory_bytes=0,
             on_trouble=lambda *_: None,
             supervisor=Supervisor(),
         )
-        self.status = ClusterStatus(
-            lambda: self.state, self.activator, self.autoscaler, cast(LocalPool, self.pool)
-        )
+        self.status = ClusterStatus(lambda: self.state, self.activator, self.autoscaler, self.pool)
         self.stats = PredictionStats()
         self.spans: dict[str, int] = {}
         self.audit: dict[str, int] = {}

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from autoscaler import machine
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
-from autoscaler.pools import MemoryUsage, NodeState
-from autoscaler.pools.pilot_manager import PilotStatus
+from autoscaler.pools import MemoryUsage, NodeState, PilotStatus
 from autoscaler.version_scaler import VersionScaler
 from serving.errors import FailedPrecondition
 from serving.gateway.api.request_io import json_response, model_name, version_name
@@ -27,9 +27,6 @@ from serving.gateway.control.status import (
     NodeSnapshot,
     VersionCondition,
     VersionSnapshot,
-    measure_gateway_memory,
-    measure_memory,
-    measure_pilot_memory,
 )
 from serving.gateway.observability.metrics import CONTENT_TYPE, Metrics
 from serving.gateway.state.records import VersionRecord
@@ -37,6 +34,7 @@ from serving.gateway.thread_pool import ThreadPool
 from serving.names import VersionName
 
 Json = dict[str, Any]
+MeasureMemory = Callable[[Iterable[int]], MemoryUsage | None]
 
 _MAX_QUEUED = 31
 
@@ -56,10 +54,11 @@ class StatusApi:
         versions, pilots = self._overview.list_versions(), self._overview.list_pilots()
 
         def render_nodes() -> Json:
+            measure, pid = self._overview.measure_memory, os.getpid()
             return {
-                "versions": [_render_version(view) for view in versions],
-                "pilots": [_render_pilot(pilot) for pilot in pilots],
-                "gateway": {"pid": os.getpid(), **_render_memory(measure_gateway_memory())},
+                "versions": [_render_version(view, measure) for view in versions],
+                "pilots": [_render_pilot(pilot, measure) for pilot in pilots],
+                "gateway": {"pid": pid, **_render_memory(machine.measure_memory(pid))},
             }
 
         return json_response(await self._threads.run(render_nodes))
@@ -88,7 +87,7 @@ class StatusApi:
 # ---- /nodes
 
 
-def _render_version(view: VersionSnapshot) -> Json:
+def _render_version(view: VersionSnapshot, measure: MeasureMemory) -> Json:
     return {
         "version": str(view.name),
         "exact": view.exact,
@@ -104,11 +103,11 @@ def _render_version(view: VersionSnapshot) -> Json:
         "wakeups": dict(view.wakeups),
         "startSeconds": _render_start_seconds(view),
         "reason": view.reason,
-        "nodes": [_render_node(node) for node in view.nodes],
+        "nodes": [_render_node(node, measure) for node in view.nodes],
     }
 
 
-def _render_node(node: NodeSnapshot) -> Json:
+def _render_node(node: NodeSnapshot, measure: MeasureMemory) -> Json:
     return {
         "id": node.id,
         "pid": node.pid,
@@ -116,11 +115,11 @@ def _render_node(node: NodeSnapshot) -> Json:
         "forked": node.forked,
         "ageSeconds": _round_optional(node.age),
         "inFlight": node.in_flight,
-        **_render_memory(measure_memory((node.pid,))),
+        **_render_memory(None if node.pid is None else measure((node.pid,))),
     }
 
 
-def _render_pilot(pilot: PilotStatus) -> Json:
+def _render_pilot(pilot: PilotStatus, measure: MeasureMemory) -> Json:
     return {
         "pilot": pilot.key,
         "pid": pilot.pid,
@@ -129,7 +128,7 @@ def _render_pilot(pilot: PilotStatus) -> Json:
         "litSeconds": _round_optional(pilot.seconds),
         "nodesForked": pilot.forked,
         **({"reason": pilot.reason} if pilot.reason else {}),
-        **_render_memory(measure_pilot_memory(pilot)),
+        **_render_memory(measure(pilot.pids)),
     }
 
 

@@ -8,14 +8,13 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from autoscaler.activator import Activator
 from autoscaler.pools import Node, PilotSpec
-from autoscaler.pools.local_pool import LocalPool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from autoscaler.version_scaler import VersionScaler
@@ -38,15 +37,6 @@ from serving.resources import AutoScaling, ManualScaling, Model, Version, Versio
 from tests.autoscaler.fakes import MIB, Asker, FakePool, settle
 
 M = ModelName("p", "m")
-
-
-class Pool(FakePool):
-    """Remembers which pilots were asked for last."""
-
-    lit: Sequence[str] = ()
-
-    def start_pilots(self, specs: Sequence[PilotSpec]) -> None:
-        self.lit = sorted(spec.key for spec in specs)
 
 
 class Disk:
@@ -84,23 +74,20 @@ class World:
     def __init__(self, folder: Path, state: CatalogState) -> None:
         config = ServeConfig(state_dir=folder, target_concurrency=16.0, max_nodes=3, idle_timeout=77.0)
         self.activator = Activator(queue_requests=10, queue_bytes=1000)
-        self.pool = Pool(time.monotonic)
+        self.pool = FakePool(time.monotonic)
         self.supervisor = Supervisor()
         self.autoscaler = Autoscaler(
             self.activator,
             self.pool,
             tick=1.0,
-            free_memory=lambda: 1 << 40,
             memory_bytes=0,
             on_trouble=lambda uid, reason: self.reconciler.report_failure(self.catalog, uid, reason),
             supervisor=self.supervisor,
         )
         self.activator.connect_waker(self.autoscaler)
         self.pool.listeners += [self.activator.on_node_changed, self.autoscaler.on_node_changed]
-        self.deployment = VersionDeployer(config, {}, self.activator, self.autoscaler)
-        self.reconciler = Reconciler(
-            self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor
-        )
+        self.deployment = VersionDeployer(config, {}, self.activator, self.autoscaler, self.pool.count_cores)
+        self.reconciler = Reconciler(self.deployment, self.autoscaler, self.pool, self.supervisor)
         self.disk = Disk(state)
         self.catalog = Catalog(self.disk, self.reconciler.apply_commit)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.pools import Node, NodeState
+from autoscaler.pools import NodeState
 from serving.gateway.control.watchdog import Watchdog
 from serving.latency_histograms import NODE_BYTES, NODE_CALL, as_cells
-from tests.autoscaler.fakes import Clock
+from tests.autoscaler.fakes import Clock, FakePool, memory, spec
 
 CALL_TIMEOUT = 60.0
 
@@ -17,16 +17,21 @@ class World:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.killed: list[tuple[str, str]] = []
+        self.pool = FakePool(self.clock)
         self.watchdog = Watchdog(
-            lambda node, reason: self.killed.append((node.id, reason)),
+            self.pool,
             lambda node: None,
             CALL_TIMEOUT,
             self.clock,
         )
-        notes = memoryview(bytearray(NODE_BYTES))
-        as_cells(notes)[NODE_CALL] = 1
-        self.node = Node(id="1", key="v", address="", marks=bytearray(1), counters=notes)
+        self.node = self.pool.start(spec("v"))
+        self.node.shared = memory(counter_bytes=NODE_BYTES)
+        as_cells(self.node.shared.counters)[NODE_CALL] = 1
+
+    @property
+    def reason(self) -> str:
+        """Why the node was killed."""
+        return self.node.reason
 
     def change(self, state: NodeState) -> None:
         self.node.state = state
@@ -43,11 +48,11 @@ def test_a_call_may_take_as_long_as_the_setting_says() -> None:
     world = World()
     world.change(NodeState.READY)
     world.look(times=121)
-    assert world.killed == []
+    assert world.reason == ""
     world.look(times=1)
-    assert world.killed == [
-        ("1", "The node was killed: one call of its model took more than 60 s (setting call_timeout).")
-    ]
+    assert world.reason == (
+        "The node was killed: one call of its model took more than 60 s (setting call_timeout)."
+    )
 
 
 def test_a_server_that_stood_still_kills_nobody() -> None:
@@ -55,7 +60,7 @@ def test_a_server_that_stood_still_kills_nobody() -> None:
     world = World()
     world.change(NodeState.READY)
     world.look(times=50, every=3600)
-    assert world.killed == []
+    assert world.reason == ""
 
 
 @pytest.mark.parametrize("state", [NodeState.STARTING, NodeState.DRAINING, NodeState.GONE])
@@ -66,4 +71,4 @@ def test_only_nodes_that_are_ready_are_watched(state: NodeState) -> None:
         world.change(NodeState.READY)
     world.change(state)
     world.look(times=1000)
-    assert world.killed == []
+    assert world.reason == ""

@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.errors import NodeError, QueueFullError, TooLateError
-from autoscaler.pools import NodeState
-from autoscaler.pools.pilot_manager import PilotState
+from autoscaler.pools import NodeState, PilotState
 from serving.gateway.observability import metrics
 from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS
 from serving.gateway.observability.request_log import LogCounts
@@ -178,7 +177,7 @@ def test_predictions_by_status_and_phase() -> None:
     async def main(world: World) -> None:
         world.add("m/v1")
         node = world.pool.start("m/v1")
-        infer = LatencyHistograms(len(NODE_PHASES), as_cells(node.counters))
+        infer = LatencyHistograms(len(NODE_PHASES), as_cells(node.shared.counters))
         world.answered("m/v1")
         world.answered("m/v1", 500)
         infer.record(NODE_PHASES.index("infer"), 0.000_07)

@@ -18,6 +18,7 @@ from serving.latency_histograms import (
     LatencyHistograms,
     as_cells,
 )
+from tests.autoscaler.fakes import memory
 from tests.serving.gateway.proxy.test_server_timing import make_lease
 
 
@@ -63,21 +64,18 @@ def test_what_nodes_count_outlives_them() -> None:
     """The living ones and the dead ones add up, however often it is asked."""
     found = PredictionStats()
     stats = found.get_or_create("v")
-    notes = []
+    nodes = []
     for infer in (0.1, 0.2):
-        shared = memoryview(bytearray(NODE_BYTES))
-        LatencyHistograms(len(NODE_PHASES), as_cells(shared)).record(NODE_PHASES.index("infer"), infer)
-        as_cells(shared)[NODE_ROWS], as_cells(shared)[NODE_CALLS], as_cells(shared)[NODE_LAST] = (
-            3,
-            2,
-            int(infer * 1000),
-        )
-        notes.append(shared)
-    found.absorb_node(Node("1", "v", "", bytearray(), notes[0]))
-    found.absorb_node(Node("2", "another", "", bytearray(), notes[0]))  # nobody asked it for anything
+        shared = memory(counter_bytes=NODE_BYTES)
+        cells = as_cells(shared.counters)
+        LatencyHistograms(len(NODE_PHASES), cells).record(NODE_PHASES.index("infer"), infer)
+        cells[NODE_ROWS], cells[NODE_CALLS], cells[NODE_LAST] = 3, 2, int(infer * 1000)
+        nodes.append(shared)
+    found.absorb_node(Node("1", "v", "", nodes[0]))
+    found.absorb_node(Node("2", "another", "", nodes[0]))  # nobody asked it for anything
 
     for _ in range(2):
-        snapshot = stats.take_snapshot([bytes(notes[1])])
+        snapshot = stats.take_snapshot([bytes(nodes[1].counters)])
         assert (snapshot.rows, snapshot.calls, snapshot.last) == (6, 4, 200)
         ((phase, histogram),) = snapshot.phases
         assert (phase, sum(histogram.counts)) == ("infer", 2)

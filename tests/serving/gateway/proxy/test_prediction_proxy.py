@@ -16,7 +16,8 @@ import uvloop
 
 from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
-from autoscaler.pools import Mark, Node, NodeState
+from autoscaler.node_memory import Mark
+from autoscaler.pools import Node, NodeState
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig, ServerSettings
@@ -74,7 +75,7 @@ class Seen:
     body: bytes
 
     def mark(self, mark: Mark) -> None:
-        self.node.marks[self.slot] = mark
+        self.node.shared.marks[self.slot] = mark
 
 
 # What a node does with a request: the body of its answer, b"" to hang up, or None to die.
@@ -127,12 +128,11 @@ class World:
         self.withdrawn = 0
         self.held = False
         self.activator = Activator(queue_requests=queue_requests, queue_bytes=1 << 20, clock=self.clock)
-        self.pool = FakePool(self.clock, str(folder))
+        self.pool = FakePool(self.clock, str(folder), lambda: self.free)
         self.autoscaler = Autoscaler(
             self.activator,
             self.pool,
             tick=1.0,
-            free_memory=lambda: self.free,
             memory_bytes=0,
             on_trouble=lambda *_: None,
             supervisor=Supervisor(),

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node
 from serving.gateway.proxy.server_timing import with_server_timing
-from tests.autoscaler.fakes import spec
+from tests.autoscaler.fakes import memory, spec
 
 
 def make_lease(
     *, arrived: float, granted: float, asked: float, ready: float, load: float = 0.0, warm: float = 0.0
 ) -> Lease:
     activator = Activator(queue_requests=1, queue_bytes=1)
-    node = Node(id="1", key="v", address="", marks=bytearray(1), asked_at=asked)
+    node = Node(id="1", key="v", address="", shared=memory(), asked_at=asked)
     node.ready_at = ready
     node.report = {"load_seconds": load, "warm_seconds": warm}
     return Lease(activator, activator.queue_of(spec()), node, 0, granted=granted, arrived=arrived)

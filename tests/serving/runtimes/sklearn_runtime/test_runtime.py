@@ -1,13 +1,7 @@
 from __future__ import annotations
 
-import json
 import math
-import pickle
 import re
-import sys
-import textwrap
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn import config_context
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.cluster import DBSCAN, Birch, KMeans
+from sklearn.cluster import Birch, KMeans
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import NMF, PCA
 from sklearn.dummy import DummyClassifier
@@ -53,49 +47,28 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-from threadpoolctl import threadpool_info
 from xgboost import XGBClassifier
 
-from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import ArrayFormat, LoadSpec, RowsFormat, Runtime
+from serving.errors import InvalidInputs
+from serving.runtimes import ArrayFormat, LoadSpec, RowsFormat
 from serving.runtimes.instance_batch import count_rows
-from serving.runtimes.json_codec import InstancesDecoder
 from serving.runtimes.sklearn_runtime.runtime import load_model
-
-RNG = np.random.default_rng(3)
-X = RNG.normal(size=(120, 4))
-X_INT = RNG.integers(-9, 9, size=(120, 4))
-X_NAN = np.where(RNG.random(X.shape) < 0.2, np.nan, X)
-LABELS = (X[:, 0] + X[:, 1] > 0).astype(int)
-NAMES = np.array(["no", "yes"])[LABELS]
-VALUES = X @ [1.0, -2.0, 0.5, 0.0] + RNG.normal(size=120) / 10
-FRAME = pd.DataFrame(X, columns=["a", "b", "c", "d"])
-PEOPLE = pd.DataFrame({"age": [3, 40, 25, 70] * 5, "city": ["x", "y", "z", "y"] * 5})
-TEXTS = ["good thing", "bad thing", "very good", "very bad"] * 4
-SENTIMENT = [1, 0, 1, 0] * 4
-
-
-def served(model: Any, folder: Path, **options: Any) -> Runtime:
-    joblib.dump(model, folder / "model.joblib")
-    return load_model(LoadSpec(folder, "SCIKIT_LEARN", **options))
-
-
-def answers(runtime: Runtime, instances: list[Any], **parameters: Any) -> Any:
-    """What a request would get, body included."""
-    body = json.dumps({"instances": instances, **parameters}).encode()
-    batch, others = InstancesDecoder().decode(body, runtime.input_format)
-    return runtime.predict(batch, **others)
-
-
-def assert_same_bits(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    assert one.dtype == other.dtype and one.shape == other.shape
-    assert one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes()
-
-
-def clean(array: Any) -> list[Any]:
-    return [[None if value != value else value for value in row] for row in array.tolist()]
-
+from tests.serving.runtimes.sklearn_runtime.estimators import (
+    FRAME,
+    LABELS,
+    NAMES,
+    PEOPLE,
+    SENTIMENT,
+    TEXTS,
+    VALUES,
+    X_INT,
+    X_NAN,
+    X,
+    answers,
+    assert_same_bits,
+    clean,
+    served,
+)
 
 # Estimator, exact, mergeable; all of them take one array.
 NUMERIC: dict[str, tuple[Callable[[], Any], bool, bool]] = {
@@ -412,226 +385,6 @@ def test_an_only_step_of_xgboost_needs_its_names(tmp_path: Path) -> None:
     assert runtime.input_format({}) == RowsFormat()
     assert_same_bits(answers(runtime, X.tolist()), estimator.predict(FRAME))
     assert_same_bits(answers(runtime, FRAME.to_dict("records")), estimator.predict(FRAME))
-
-
-# Models with the user's code.
-
-USER_CODE = """
-    import numpy as np
-    from sklearn.base import BaseEstimator, TransformerMixin
-
-    class Lengths(TransformerMixin, BaseEstimator):
-        def fit(self, X, y=None):
-            return self
-        def transform(self, X):
-            if X[0] == "boom":
-                raise ValueError("no such word")
-            return np.array([[len(word)] for word in X])
-
-    class Model(BaseEstimator):
-        answer = None
-        def predict(self, X, factor=1, **others):
-            return [len(row) * factor for row in X] if self.answer is None else self.answer
-"""
-
-
-@pytest.fixture
-def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module that can be imported while a model is saved; a version finds it in its packages."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    folder = tmp_path / "packages"
-    folder.mkdir()
-    (folder / "words_of_user.py").write_text(textwrap.dedent(USER_CODE))
-    sys.path.append(str(folder))
-    yield __import__("words_of_user")
-    sys.modules.pop("words_of_user")
-
-
-def forget(module: Any) -> None:
-    sys.path.pop()
-    del sys.modules[module.__name__]
-
-
-def test_user_steps_come_from_the_packages(user_code: Any, tmp_path: Path) -> None:
-    """A pipeline with a class from the user's package gets plain rows, and is never merged."""
-    estimator = make_pipeline(user_code.Lengths(), LinearRegression()).fit(["a", "bb"], [1, 2])
-    joblib.dump(estimator, tmp_path / "model.joblib")
-    expected = estimator.predict(["abc", "d"])
-    forget(user_code)
-
-    runtime = load_model(LoadSpec(tmp_path, packages=(tmp_path / "packages",)))
-
-    assert runtime.input_format({}) == RowsFormat()
-    assert (runtime.mergeable, runtime.exact) == (False, True)
-    assert_same_bits(answers(runtime, ["abc", "d"]), expected)
-
-
-def test_an_error_of_user_code_is_the_models_fault(user_code: Any, tmp_path: Path) -> None:
-    """The same ValueError is a 500 when the user's code raises it, and a 400 when scikit-learn does."""
-    estimator = make_pipeline(user_code.Lengths(), LinearRegression()).fit(["a", "bb"], [1, 2])
-    runtime = served(estimator, tmp_path, packages=(tmp_path / "packages",))
-
-    with pytest.raises(ModelFailed, match="Exception during sklearn prediction: ValueError: no such word"):
-        answers(runtime, ["boom"])
-    with pytest.raises(InvalidInputs, match="1 features"):
-        served(LinearRegression().fit(X, VALUES), tmp_path).predict([[1.0]])
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        ("text", "must return an array or a list, not str"),
-        ((1, 2), "must return an array or a list, not int"),
-        (np.float64(3), "0 predictions for 2 instances"),
-        (np.array(3), "0 predictions for 2 instances"),
-        ([1], "1 predictions for 2 instances"),
-        (pd.Series([1, 2, 3]), "3 predictions for 2 instances"),
-    ],
-)
-def test_answers_that_cannot_be_sent_are_refused(
-    answer: object, problem: str, user_code: Any, tmp_path: Path
-) -> None:
-    """predict must return a list or an array with one prediction per instance."""
-    model = user_code.Model()
-    model.answer = answer
-    runtime = served(model, tmp_path, packages=(tmp_path / "packages",))
-
-    with pytest.raises(InvalidOutputs, match=problem):
-        runtime.predict([[1], [2]])
-
-
-def test_extra_fields_are_arguments_of_predict(user_code: Any, tmp_path: Path) -> None:
-    """Fields beside the instances reach predict, except signature_name."""
-    runtime = served(user_code.Model(), tmp_path, packages=(tmp_path / "packages",))
-
-    assert answers(runtime, [[1, 2]], factor=5, other=1, signature_name="serving_default") == [10]
-
-
-@pytest.mark.parametrize(
-    ("estimator", "message"),
-    [
-        (
-            LinearRegression(),
-            "The predict of LinearRegression does not take the request field 'factor'; it takes none.",
-        ),
-        (make_pipeline(StandardScaler(), GaussianProcessRegressor()), "it takes return_cov, return_std."),
-    ],
-)
-def test_unknown_fields_are_named_before_anything_runs(estimator: Any, message: str, tmp_path: Path) -> None:
-    """A field that predict does not take is refused by form already."""
-    runtime = served(estimator.fit(X, VALUES), tmp_path)
-
-    with pytest.raises(InvalidInputs) as caught:
-        runtime.input_format({"factor": 1})
-    assert message in caught.value.detail
-    assert runtime.input_format({"signature_name": "x"}) == runtime.input_format({})
-
-
-def test_known_fields_pass_through_a_pipeline(tmp_path: Path) -> None:
-    """return_std makes a pair of arrays of the answer: each row has its mean and its deviation."""
-    pipeline = make_pipeline(StandardScaler(), GaussianProcessRegressor()).fit(X, VALUES)
-    runtime = served(pipeline, tmp_path)
-
-    rows = np.stack(pipeline.predict(X, return_std=True), axis=1)
-    assert np.array_equal(answers(runtime, X.tolist(), return_std=True), rows)
-
-
-# Loading.
-
-
-@pytest.mark.parametrize("names", [["model.joblib"], ["model.pkl"], ["model.joblib", "model.pkl"]])
-def test_joblib_comes_before_pickle(names: list[str], tmp_path: Path) -> None:
-    """With the framework given, model.joblib is taken where both files are there."""
-    for value, name in enumerate(names, start=1):
-        (tmp_path / name).write_bytes(pickle.dumps(LinearRegression().fit([[0.0], [1.0]], [value, value])))
-
-    runtime = load_model(LoadSpec(tmp_path, "SCIKIT_LEARN"))
-
-    assert np.asarray(runtime.predict([[0.0]])).tolist() == [1.0]
-
-
-@pytest.mark.parametrize("width", [10**12, 1 << 23, -1, "many", 1e300, float("nan")])
-def test_a_model_of_absurdly_many_features_is_refused(width: Any, tmp_path: Path) -> None:
-    """Before anything has that many numbers: the file was changed by somebody."""
-    model = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
-    model.n_features_in_ = width
-    joblib.dump(model, tmp_path / "model.joblib")
-    with pytest.raises(LoadFailed, match=r"says that its rows have .* features \(n_features_in_\)"):
-        load_model(LoadSpec(tmp_path, "SCIKIT_LEARN"))
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"model": 1}, "model.joblib holds a builtins.dict, which is not a scikit-learn estimator"),
-        (LinearRegression(), "model.joblib holds a LinearRegression that is not fitted"),
-        (StandardScaler().fit(X), "model.joblib holds a StandardScaler, which has no predict"),
-        (DBSCAN().fit(X), "model.joblib holds a DBSCAN, which has no predict"),
-    ],
-)
-def test_objects_that_cannot_be_served_are_refused(model: Any, message: str, tmp_path: Path) -> None:
-    """Only a fitted estimator with predict is served; the message says what the file holds."""
-    with pytest.raises(LoadFailed) as caught:
-        served(model, tmp_path)
-
-    assert message in caught.value.detail
-
-
-def test_workers_and_threads_are_set_at_load(tmp_path: Path) -> None:
-    """Every nested estimator, fitted ones included, runs without joblib workers and on the given threads."""
-    stack = StackingClassifier(
-        [("forest", RandomForestClassifier(3, n_jobs=2)), ("neighbours", KNeighborsClassifier(n_jobs=-1))],
-        cv=2,
-        n_jobs=1,
-    ).fit(X, LABELS)
-
-    runtime = served(stack, tmp_path, threads=1)
-
-    estimator = runtime._estimator  # type: ignore[attr-defined]
-    assert [inner.n_jobs for inner in estimator.estimators_] == [1, 1]
-    assert {info["num_threads"] for info in threadpool_info()} == {1}
-
-
-def test_the_thread_limit_holds_in_another_thread(tmp_path: Path) -> None:
-    """OpenMP keeps its limit per thread, so it is set again in the one that predicts."""
-    runtime = served(HistGradientBoostingClassifier(max_iter=5).fit(X, LABELS), tmp_path, threads=1)
-    seen: list[set[int]] = []
-
-    def work() -> None:
-        runtime.predict(X)
-        seen.append({info["num_threads"] for info in threadpool_info()})
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join()
-
-    assert seen == [{1}]
-
-
-def test_big_vocabularies_do_not_slow_the_load_down(tmp_path: Path) -> None:
-    """Walking a model skips large collections of plain values."""
-    words = [f"word{number}" for number in range(200_000)]
-    vectors = TfidfVectorizer(vocabulary=words, use_idf=False)
-    estimator = make_pipeline(vectors, LogisticRegression()).fit(["word1", "word2"], [0, 1])
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(estimator))
-
-    start = time.process_time()
-    runtime = load_model(LoadSpec(tmp_path))
-
-    assert time.process_time() - start < 5
-    assert_same_bits(runtime.predict(["word2"]), estimator.predict(["word2"]))
-
-
-class Bare(BaseEstimator):  # type: ignore[misc]
-    """An estimator of this module, which is neither the library's nor in a package."""
-
-    def predict(self, rows: list[Any]) -> list[int]:
-        return [1 for _ in rows]
-
-
-def test_a_subclass_of_scikit_learn_is_an_estimator(tmp_path: Path) -> None:
-    """What inherits from scikit-learn is served, wherever its module was installed."""
-    assert served(Bare(), tmp_path).predict([[1], [2]]) == [1, 1]
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")

@@ -11,7 +11,7 @@ _END_TO_END, _CLI = "tests/end_to_end", "tests/serving/cli"
 _TOGETHER = {
     f"{folder}/test_{name}.py": folder
     for folder, names in {
-        _END_TO_END: ("bad_input", "bad_models", "batch", "client", "fuzz"),
+        _END_TO_END: ("bad_input", "bad_models", "batch", "client", "fuzz", "refusals"),
         _CLI: ("jobs", "main", "models", "nodes", "predict", "versions", "why"),
     }.items()
     for name in names
@@ -24,7 +24,7 @@ _FIRST = (
     "tests/batch/",
     "tests/loadtests/",
     "tests/fuzz/",
-    "tests/serving/transport/test_http_connection.py",
+    "tests/serving/transport/http_connection/",
     "tests/serving/test_handshakes.py",
 )
 

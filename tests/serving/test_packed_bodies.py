@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.serving.transport.test_http_connection import World, post, run, settle
+from tests.serving.transport.http_connection.server import World, post, run, settle
 
 BODY = b'{"instances": [[1, 2], [3, 4]]}'
 LONG = os.urandom(450_000).hex().encode()  # half as long when packed, and unpacked in several steps

@@ -482,7 +482,7 @@ STARTS: dict[str, tuple[str, ...]] = {
     ),
     "autoscaler.pilot": (*HEAVY, *WEB, "msgspec", "orjson", "serving"),
     "autoscaler.node_process": (*HEAVY, *WEB, "msgspec", "orjson", "serving"),
-    "serving.gateway.control.child_process": (*HEAVY, *WEB, "msgspec", "orjson", "batch"),
+    "autoscaler.module_process": (*HEAVY, *WEB, "msgspec", "orjson", "batch"),
     "serving.artifacts.prepare": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
     "serving.logs.sinks.__main__": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
     "training.__main__": (*HEAVY, *WEB),

@@ -121,7 +121,7 @@ def processes(server: Server) -> dict[str, list[int]]:
     """The processes of jobs, by what they are."""
     found: dict[str, list[int]] = {"process": [], "worker": []}
     for pid, command in server.processes().items():
-        if "serving.gateway.control.child_process" in command and command.split()[-1] == "batch":
+        if "autoscaler.module_process" in command and command.split()[-1] == "batch":
             found["process"].append(pid)
         elif "batch.beam.worker" in command:
             found["worker"].append(pid)

@@ -28,7 +28,7 @@ _SLOW_FSYNC = 0.1
 _WRITE_COUNT = 5
 _DATABASE = "state.db"
 _CHILD_COMMAND = re.compile(
-    r"-m (autoscaler\.(pilot|node_process)|serving\.gateway\.control\.child_process"
+    r"-m (autoscaler\.(pilot|node_process|module_process)"
     r"|serving\.(artifacts\.prepare|logs\.sinks)|batch)\b"
 )
 _SERVER_COMMAND = re.compile(r"(pilotlight|serving\.cli).* serve\b")

@@ -66,7 +66,7 @@ def _run_process(
     remote_lifeline, lifeline = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "serving.gateway.control.child_process", str(remote_lifeline), "batch"],
+            [sys.executable, "-m", "autoscaler.module_process", str(remote_lifeline), "batch"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -334,7 +334,7 @@ class VersionDeployer:
         remote_lifeline, lifeline = os.pipe()
         try:
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "serving.gateway.control.child_process",
+                sys.executable, "-m", "autoscaler.module_process",
                 str(remote_lifeline), "serving.artifacts.prepare",
                 pass_fds=(remote_lifeline,),
                 stdin=asyncio.subprocess.PIPE,

@@ -25,7 +25,7 @@ _DRAIN_SECONDS = 1.0
 # Lines of the log in an error message.
 _TAIL_LINES = 5
 
-# Stands in a command for the number of the lifeline; see `serving.gateway.control.child_process`.
+# Stands in a command for the number of the lifeline; see `autoscaler.module_process`.
 LIFELINE_PLACEHOLDER = "FD"
 
 

@@ -35,7 +35,7 @@ from serving.resources import BatchOptions, Job, PredictionInput
 
 logger = logging.getLogger(__name__)
 
-JOB_COMMAND = (sys.executable, "-m", "serving.gateway.control.child_process", LIFELINE_PLACEHOLDER, "batch")
+JOB_COMMAND = (sys.executable, "-m", "autoscaler.module_process", LIFELINE_PLACEHOLDER, "batch")
 
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3

@@ -391,7 +391,7 @@ class Running:
     def __init__(self, request: JobRequest) -> None:
         remote_end, self._lifeline = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "serving.gateway.control.child_process", str(remote_end), "batch"],
+            [sys.executable, "-m", "autoscaler.module_process", str(remote_end), "batch"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

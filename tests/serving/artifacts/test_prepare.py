@@ -211,7 +211,7 @@ def test_a_build_that_never_ends_leaves_nothing(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "serving.gateway.control.child_process",
+            "autoscaler.module_process",
             str(remote_lifeline),
             "serving.artifacts.prepare",
         ],

@@ -24,7 +24,7 @@ from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 
-FAKE = (sys.executable, "-m", "serving.gateway.control.child_process", "FD", "tests.serving.gateway.fake_job")
+FAKE = (sys.executable, "-m", "autoscaler.module_process", "FD", "tests.serving.gateway.fake_job")
 PACE = JobTiming(
     silence_seconds=10.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
 )

@@ -145,7 +145,7 @@ def test_leftovers() -> None:
     (
         "autoscaler.pilot",
         "autoscaler.node_process",
-        "serving.gateway.control.child_process",
+        "autoscaler.module_process",
         "serving.artifacts.prepare",
         "serving.logs.sinks",
         "batch",

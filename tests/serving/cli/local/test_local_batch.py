@@ -180,7 +180,7 @@ def test_its_process_dies(tmp_path: Path) -> None:
         [job] = [
             pid
             for pid, command in processes_of(tmp_path).items()
-            if "serving.gateway.control.child_process" in command and command.split()[-1] == "batch"
+            if "autoscaler.module_process" in command and command.split()[-1] == "batch"
         ]
         os.kill(job, signal.SIGKILL)
         _, err = process.communicate(timeout=30)

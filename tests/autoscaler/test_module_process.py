@@ -34,7 +34,7 @@ def test_what_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(LEAVING)
     remote_lifeline, lifeline = os.pipe()
     done = subprocess.run(
-        [sys.executable, "-m", "serving.gateway.control.child_process", str(remote_lifeline), "program"],
+        [sys.executable, "-m", "autoscaler.module_process", str(remote_lifeline), "program"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         pass_fds=(remote_lifeline,),
         stdout=subprocess.PIPE,
@@ -54,7 +54,7 @@ def test_a_child_ends_with_its_lifeline(tmp_path: Path, stopped: bool) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     remote_lifeline, lifeline = os.pipe()
     child = subprocess.Popen(
-        [sys.executable, "-m", "serving.gateway.control.child_process", str(remote_lifeline), "program"],
+        [sys.executable, "-m", "autoscaler.module_process", str(remote_lifeline), "program"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         pass_fds=(remote_lifeline,),
         stdout=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """Runs a module in a child process that ends with the server, together with all processes it started.
 
-`python -m serving.gateway.control.child_process FD MODULE`, in a session of its own: FD is the reading end of
+`python -m autoscaler.module_process FD MODULE`, in a session of its own: FD is the reading end of
 a pipe whose only writing end the server holds. Otherwise, after a kill of the server, pip would go on
 installing into a folder that the next server prepares again, and a job would run beside the next server's
 attempt.

@@ -180,25 +180,32 @@ def _list_zombies() -> Iterator[int]:
 
 
 def spawn_child(
-    arguments: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], output: int
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    descriptors: Sequence[int] = (),
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+    stderr: int | None = None,
 ) -> ChildProcess:
     """Start a program in a session of its own; raises OSError. Blocks for about a millisecond.
 
-    To be called in the main thread: on Linux a child can be tied to the life of the thread that made it.
+    `stdout` and `stderr` None are those of the server. To be called in the main thread: on Linux a child can
+    be tied to the life of the thread that made it.
     """
     started = subprocess.Popen(
         arguments,
         env=dict(environment),
         pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
         start_new_session=True,  # Ctrl-C at the terminal is the server's to handle
     )
     try:
         return ChildProcess(started.pid, started)
     except OSError:  # no descriptor is left for its pidfd
-        started.kill()
+        os.killpg(started.pid, signal.SIGKILL)
         started.wait()
         raise
 

@@ -497,7 +497,8 @@ def _start_cold(spec: NodeSpec, pipes: NodePipes) -> tuple[ChildProcess, NodePip
             [sys.executable, "-m", "autoscaler.node_process", pipes.node_ends.to_argument()],
             environment=spec.environment,
             descriptors=pipes.node_ends.as_tuple(),
-            output=pipes.output,
+            stdout=pipes.output,
+            stderr=pipes.output,
         )
     except BaseException:
         pipes.close()

@@ -210,7 +210,11 @@ class PilotProcess:
             theirs.callback(os.close, output)
             command, descriptors = self._build_command(remote.fileno())
             self._child = spawn_child(
-                command, environment=self._spec.environment, descriptors=descriptors, output=output
+                command,
+                environment=self._spec.environment,
+                descriptors=descriptors,
+                stdout=output,
+                stderr=output,
             )
             if self._socket is not None:
                 self._socket.close_listener()

@@ -146,6 +146,7 @@ class AccelerationController:
 
     async def _verify_in_background(self, location: RecordLocation) -> None:
         order = VerificationOrder.from_spec(self._source, Path(location.folder), location.key)
+        # In this process's group, with which it is killed: it needs no lifeline of its own.
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.acceleration.verification_process", stdin=asyncio.subprocess.PIPE
         )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import json
-import os
 import shutil
-import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -19,6 +15,7 @@ from typing import Any
 import msgspec
 
 from autoscaler.activator import Activator
+from autoscaler.child_launcher import module_command, run_child
 from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
@@ -53,7 +50,7 @@ from serving.resources import AutoScaling, Version
 
 NODE_ENTRY = "serving.node.main:start"
 
-_LINE_LIMIT = 1 << 20
+_PREPARE_COMMAND = module_command("serving.artifacts.prepare")
 # For checks of sources and the removal of files, which may be slow.
 _THREADS = 4
 
@@ -61,6 +58,8 @@ _THREADS = 4
 _GRACE = 30.0
 # Seconds in which the preparing process must begin.
 _BEGIN_TIMEOUT = 10.0
+# And that its process may take to end by itself: it ignores no signal, unless it is stopped.
+_PREPARE_GRACE = 1.0
 # The assumed memory of a node until one was measured: this many bytes, plus this factor times the model's
 # files.
 _BASE_MEMORY, _MEMORY_PER_FILE_BYTE = 48 << 20, 2
@@ -331,39 +330,19 @@ class VersionDeployer:
             image=record.version.container.image if record.version.container else "",
             engine=self._engine,
         )
-        remote_lifeline, lifeline = os.pipe()
-        try:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "autoscaler.module_process",
-                str(remote_lifeline), "serving.artifacts.prepare",
-                pass_fds=(remote_lifeline,),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env=dict(self._environment),
-                limit=_LINE_LIMIT,
-                start_new_session=True,
-            )  # fmt: skip
-        except BaseException:
-            os.close(lifeline)
-            raise
-        finally:
-            os.close(remote_lifeline)
-        if child.stdin is None or child.stdout is None:
-            raise Internal("The preparing process has no pipes.")
         last = prepare.PreparationReport()
-        try:
-            child.stdin.write(msgspec.json.encode(request))
-            child.stdin.close()
-            while line := await self._next_line(child.stdout):
+        running = run_child(
+            _PREPARE_COMMAND,
+            environment=self._environment,
+            stdin=msgspec.json.encode(request),
+            grace_seconds=_PREPARE_GRACE,
+        )
+        async with running as child:
+            while line := await self._next_line(child.output):
                 last = msgspec.json.decode(line, type=prepare.PreparationReport)
                 if last.phase is not None:
                     await enter_phase(last.phase)
-            code = await child.wait()
-        finally:
-            os.close(lifeline)  # ends the process and its pip if they still run
-            if child.returncode is None:  # it may be stopped (SIGSTOP) and not see that
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
+            code = await child.wait_until_gone()
         if last.failed is not None:
             raise _to_serving_error(last.failed)
         if last.done is None:

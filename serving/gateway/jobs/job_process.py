@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import subprocess
-import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from autoscaler.processes import ChildProcess, describe_exit
+from autoscaler.child_launcher import RunningChild, run_child
+from autoscaler.processes import describe_exit
 from batch.messages import FailureStatus, JobOutcome, JobReport, JobRequest
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.thread_pool import ThreadPool
 
-_LINE_LIMIT = 1 << 20
-# Seconds for which the rest of a process's output is awaited once it has ended: others may hold its pipe.
-_DRAIN_SECONDS = 1.0
 # Lines of the log in an error message.
 _TAIL_LINES = 5
-
-# Stands in a command for the number of the lifeline; see `autoscaler.module_process`.
-LIFELINE_PLACEHOLDER = "FD"
 
 
 class LostProcess(NamedTuple):
@@ -62,29 +53,39 @@ class JobProcessLauncher:
         be started, and what `hear` raises.
         """
         before = log.size()
-        async with self._start_process(request, log) as (child, reader):
-            stopping = asyncio.create_task(self._terminate_when_set(stop, child))
+        async with contextlib.AsyncExitStack() as running:
+            with log.open() as stderr:
+                child = await running.enter_async_context(self._run_child(request, stderr))
+            stopping = asyncio.create_task(_stop_when_set(stop, child))
             try:
-                ending = await self._read_reports(child, reader, hear)
+                ending = await self._read_reports(child, hear)
                 if ending is not None:
                     return ending
-                await self._wait_until_gone(child)
+                code = await child.wait_until_gone()
                 tail = await self.threads.run(log.read_tail, _TAIL_LINES, since=before)
             finally:
                 stopping.cancel()
-        how = describe_exit(child.exit.result(), tail)
-        return LostProcess(f"The job's process {how}")
+        return LostProcess(f"The job's process {describe_exit(code, tail)}")
 
-    async def _read_reports(
-        self, child: ChildProcess, reader: asyncio.StreamReader, hear: ReportHandler
-    ) -> AttemptResult | None:
+    def _run_child(
+        self, request: JobRequest, stderr: BinaryIO
+    ) -> contextlib.AbstractAsyncContextManager[RunningChild]:
+        return run_child(
+            self.command,
+            environment=self.environment,
+            stdin=msgspec.json.encode(request),
+            stderr=stderr.fileno(),
+            grace_seconds=self.grace_seconds,
+        )
+
+    async def _read_reports(self, child: RunningChild, hear: ReportHandler) -> AttemptResult | None:
         """Return the result that the process reports; None if it has ended without one."""
         while True:
             try:
                 async with asyncio.timeout(self.silence_seconds):
-                    line = await reader.readline()
+                    line = await child.output.readline()
             except TimeoutError:
-                child.kill()
+                child.process.kill()
                 return LostProcess(
                     f"The job's process said nothing for {self.silence_seconds:g} s, and was ended."
                 )
@@ -97,79 +98,10 @@ class JobProcessLauncher:
                 return ending
             await hear(report)
 
-    async def _terminate_when_set(self, stop: asyncio.Event, child: ChildProcess) -> None:
-        await stop.wait()
-        child.terminate()
-        await asyncio.sleep(self.grace_seconds)
-        child.kill()
 
-    async def _wait_until_gone(self, child: ChildProcess) -> None:
-        """Wait until the process and its group are gone."""
-        try:
-            async with asyncio.timeout(self.grace_seconds):
-                await child.wait()
-        except TimeoutError:
-            child.kill()
-        await child.wait_group_gone()
-
-    @contextlib.asynccontextmanager
-    async def _start_process(
-        self, request: JobRequest, log: JobLog
-    ) -> AsyncGenerator[tuple[ChildProcess, asyncio.StreamReader]]:
-        remote_lifeline, lifeline = os.pipe()
-        try:
-            try:
-                child, output = self._spawn_child(request, log, remote_lifeline)
-            finally:
-                os.close(remote_lifeline)
-            loop = asyncio.get_running_loop()
-            reader = asyncio.StreamReader(limit=_LINE_LIMIT)
-            pipe = os.fdopen(output, "rb", buffering=0)
-            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-            child.exit.add_done_callback(lambda _: loop.call_later(_DRAIN_SECONDS, transport.close))
-            try:
-                yield child, reader
-            except BaseException:
-                child.terminate()
-                raise
-            finally:
-                try:
-                    await self._wait_until_gone(child)
-                finally:
-                    transport.close()
-        finally:
-            os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
-
-    def _spawn_child(self, request: JobRequest, log: JobLog, lifeline: int) -> tuple[ChildProcess, int]:
-        """Start the process; returns it and the reading end of its output. Blocks for a few milliseconds.
-
-        Called on the event loop, for the reason in `autoscaler.processes.spawn_child`.
-        """
-        reading, writing = os.pipe()
-        try:
-            with log.open() as stderr, tempfile.TemporaryFile() as stdin:
-                stdin.write(msgspec.json.encode(request))
-                stdin.seek(0)
-                started = subprocess.Popen(
-                    [str(lifeline) if word == LIFELINE_PLACEHOLDER else word for word in self.command],
-                    env=dict(self.environment),
-                    pass_fds=[lifeline],
-                    stdin=stdin,
-                    stdout=writing,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-            try:
-                return ChildProcess(started.pid, started), reading
-            except OSError:  # no descriptor is left to watch it with
-                os.killpg(started.pid, signal.SIGKILL)
-                started.wait()
-                raise
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
+async def _stop_when_set(stop: asyncio.Event, child: RunningChild) -> None:
+    await stop.wait()
+    await child.stop()
 
 
 def _parse_report(line: bytes) -> JobReport:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autoscaler.child_launcher import module_command
 from autoscaler.supervision import Supervisor
 from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobReport, JobRequest
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
@@ -22,7 +22,6 @@ from serving.gateway.jobs.attempt_progress import AttemptProgress
 from serving.gateway.jobs.beam_options import check_beam_options, require_beam
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import (
-    LIFELINE_PLACEHOLDER,
     AttemptResult,
     JobProcessLauncher,
     LostProcess,
@@ -35,7 +34,7 @@ from serving.resources import BatchOptions, Job, PredictionInput
 
 logger = logging.getLogger(__name__)
 
-JOB_COMMAND = (sys.executable, "-m", "autoscaler.module_process", LIFELINE_PLACEHOLDER, "batch")
+JOB_COMMAND = module_command("batch")
 
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import sys
 from collections.abc import Mapping
 
+from autoscaler.processes import ChildProcess, spawn_child
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.logs.sinks.writer_options import LogWriterOptions
 
@@ -30,7 +32,9 @@ class LogWriterProcess:
         self._environment = environment
         self._supervisor = supervisor
         self._loop: BackgroundLoop | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ChildProcess | None = None
+        # It has no lifeline but this: after the server's end, in whatever way, it delivers the last records.
+        self._input: int | None = None
         self._is_closing = False
         self._pause = 0.0
 
@@ -48,8 +52,7 @@ class LogWriterProcess:
     async def close(self) -> None:
         """Let the process deliver what it can within seconds, then stop it."""
         self._is_closing = True
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        self._close_input()
         if self._loop is not None:
             await self._loop.stop(_STOP_TIMEOUT)
 
@@ -66,15 +69,8 @@ class LogWriterProcess:
         if clock() - started > _STABLE_AFTER:
             self._pause = _MIN_PAUSE
 
-    async def _run_process(self) -> int:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "serving.logs.sinks", self._options.to_argument(),
-            stdin=asyncio.subprocess.PIPE,
-            env=dict(self._environment),
-            start_new_session=True,
-        )  # fmt: skip
-        if self._is_closing and self._process.stdin is not None:
-            self._process.stdin.close()
+    async def _run_process(self) -> int | None:
+        self._process, self._input = self._spawn()
         try:
             return await self._process.wait()
         except BaseException:
@@ -82,3 +78,22 @@ class LogWriterProcess:
             raise
         finally:
             self._process = None
+            self._close_input()
+
+    def _spawn(self) -> tuple[ChildProcess, int]:
+        """The process, and the writing end of its input; raises OSError."""
+        stdin, writing = os.pipe()
+        try:
+            command = (sys.executable, "-m", "serving.logs.sinks", self._options.to_argument())
+            return spawn_child(command, environment=self._environment, stdin=stdin), writing
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(stdin)
+
+    def _close_input(self) -> None:
+        """Ask the process to deliver what it can, and to end."""
+        if self._input is not None:
+            os.close(self._input)
+            self._input = None

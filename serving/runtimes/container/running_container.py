@@ -56,6 +56,7 @@ class RunningContainer:
         lifeline, self._lifeline = os.pipe()
         self._report, report = os.pipe()
         try:
+            # A program of its own, which outlives its node for as long as removing the container takes.
             self._supervisor = subprocess.Popen(
                 (
                     sys.executable,

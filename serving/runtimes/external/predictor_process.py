@@ -159,7 +159,11 @@ def _fork_from_pilot(pilot: str, lifeline: int) -> _StartedProcess | None:
 
 
 def _start_interpreter(interpreter: str, lifeline: int) -> _StartedProcess:
-    """A predictor that begins as a new interpreter. Raises LoadFailed."""
+    """A predictor that begins as a new interpreter. Raises LoadFailed.
+
+    It speaks over a socket from its first message on, and other interpreters cannot import a module of ours
+    that would bind it to the lifeline: the program does that itself.
+    """
     connection, theirs = socket.socketpair()
     try:
         with theirs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from autoscaler.child_launcher import module_command
 from autoscaler.supervision import Supervisor
 from batch.messages import JobPhase, JobRequest
 from serving.config import ServeConfig
@@ -24,7 +24,7 @@ from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 
-FAKE = (sys.executable, "-m", "autoscaler.module_process", "FD", "tests.serving.gateway.fake_job")
+FAKE = module_command("tests.serving.gateway.fake_job")
 PACE = JobTiming(
     silence_seconds=10.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
 )

@@ -79,14 +79,7 @@ def collect_checks(
     settings: ServeConfig, bucket: str, *, write: bool, quick: bool
 ) -> Sequence[CheckFunction]:
     """All checks, in the order in which they are shown."""
-    from serving.cli.health import (  # noqa: PLC0415  start-up time
-        frameworks,
-        machine,
-        network,
-        runtimes,
-        state,
-        storage,
-    )
+    from serving.cli.health import frameworks, machine, state, storage  # noqa: PLC0415  start-up time
 
     folder, environment = settings.state_dir.expanduser().absolute(), environment_without_settings()
     server = state.find_server_pid(folder)
@@ -97,8 +90,8 @@ def collect_checks(
         partial(machine.check_memory, settings),
         machine.check_open_files,
         partial(machine.check_clock, state.find_newest_change(folder)),
-        partial(network.check_port, settings.host, settings.port, server),
-        partial(network.check_grpc_port, settings, server),
+        partial(machine.check_port, settings.host, settings.port, server),
+        partial(machine.check_grpc_port, settings, server),
         partial(state.check_writable, folder),
         partial(state.check_free_space, settings, folder),
         partial(state.check_schema, folder),
@@ -110,7 +103,7 @@ def collect_checks(
     if write:
         found.append(partial(storage.check_bucket_writable, bucket))
     found += [frameworks.check_pip, *(partial(frameworks.check_version, name) for name in _FRAMEWORKS)]
-    found += runtimes.create_runtime_checks(folder, settings.runtime, quick=quick)
+    found += frameworks.create_runtime_checks(folder, settings.runtime, quick=quick)
     if not quick:
         found += [partial(frameworks.check_pilot, name, environment) for name in frameworks.list_pilots()]
     return found

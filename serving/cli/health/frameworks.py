@@ -1,4 +1,4 @@
-"""Checks of frameworks, pip and Beam: installed, in a supported version, and safe to fork after import."""
+"""Checks of frameworks, pip, Beam and other interpreters: installed, supported, safe to fork after import."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
 import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
+from serving.errors import InvalidArgument, LoadFailed
 from serving.gateway.control.pilot_specs import framework_pilot_spec
+from serving.predictor import interpreters
+from serving.predictor.interpreter_check import check_interpreter
 
 _PROBE = "serving.cli.health.probe"
 _SECONDS = 120
@@ -144,3 +149,44 @@ def _requirement(name: str) -> Requirement | None:
             if canonicalize_name(requirement.name) == name:
                 return requirement
     return None
+
+
+def create_runtime_checks(
+    state_dir: Path, given: Sequence[str], *, quick: bool
+) -> list[Callable[[], CheckResult]]:
+    """A check for each runtime version of the setting and of the state folder."""
+    try:
+        known = {
+            **interpreters.read_interpreters(state_dir / interpreters.INTERPRETERS_FILE),
+            **interpreters.parse_interpreters(given),
+        }
+    except InvalidArgument as error:
+        finding = report_failure(
+            "runtimes", error.message, "Correct the setting, or `pilotlight runtimes add` it again."
+        )
+        return [lambda: finding]
+    return [partial(check_runtime, version, python, quick=quick) for version, python in sorted(known.items())]
+
+
+def check_runtime(version: str, python: str, *, quick: bool) -> CheckResult:
+    """Whether an interpreter works; `quick`: only whether it exists."""
+    name = f"runtime {version}"
+    again = f"pilotlight runtimes add {version} --python PATH, or --create"
+    try:
+        interpreters.resolve_interpreter(python)
+        if quick:
+            return report_ok(name, f"{python} is there.")
+        found = check_interpreter(python)
+    except (InvalidArgument, LoadFailed) as error:
+        return report_failure(name, error.message, again)
+    seen = f"{python}, {found.libraries}"
+    if found.broken:
+        broken = "; ".join(f"{library}: {reason}" for library, reason in found.broken.items())
+        return report_warning(name, f"{seen}, but cannot import all it has: {broken}", again)
+    if found.threads > 1:
+        return report_warning(
+            name,
+            f"{seen}, but has {found.threads} threads once these are imported, and must not be forked.",
+            "Nodes start it cold instead, in seconds.",
+        )
+    return report_ok(name, f"{seen}, can be forked.")

@@ -1,15 +1,19 @@
-"""Checks of the machine or container: system, cores, memory, open files and clock."""
+"""Checks of the machine or container: system, cores, memory, open files, clock and ports."""
 
 from __future__ import annotations
 
 import datetime
+import errno
+import importlib.util
 import os
 import resource
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from autoscaler import linux, machine
+from serving import config
 from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
 
@@ -21,6 +25,7 @@ _LEAST_FILES, _GOOD_FILES = 256, 4096
 _EARLIEST_TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _MAX_AGE = datetime.timedelta(days=50 * 365)
 _JUMP = 0.5
+_GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 
 def check_system() -> CheckResult:
@@ -34,13 +39,13 @@ def check_system() -> CheckResult:
     )
 
 
-def check_cores(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
+def check_cores(settings: ServeConfig, root: Path = _ROOT) -> CheckResult:
     """The usable processors, compared with the settings."""
     usable, there = machine.count_cores(root), os.cpu_count() or 1
     seen = f"{usable} of {there} processors may be used"
     if usable < there:
         seen += " (cgroup quota or CPU affinity)"
-    asked = {"max_nodes": config.max_nodes, "threads": config.threads}
+    asked = {"max_nodes": settings.max_nodes, "threads": settings.threads}
     for setting, value in asked.items():
         if value > usable:
             return report_warning(
@@ -51,7 +56,7 @@ def check_cores(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
     return report_ok("cores", f"{seen}.")
 
 
-def check_memory(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
+def check_memory(settings: ServeConfig, root: Path = _ROOT) -> CheckResult:
     """The available memory, compared with what the settings promise to nodes."""
     left = machine.available_memory(root)
     seen = f"{format_size(left)} of memory may be taken"
@@ -61,10 +66,10 @@ def check_memory(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
             f"{seen}: too little for a server with one node.",
             "End other processes, or raise the container's memory limit.",
         )
-    if config.memory_bytes > left:
+    if settings.memory_bytes > left:
         return report_warning(
             "memory",
-            f"{seen}, and the setting memory_bytes promises {format_size(config.memory_bytes)} to nodes.",
+            f"{seen}, and the setting memory_bytes promises {format_size(settings.memory_bytes)} to nodes.",
             "Lower memory_bytes, or set it to 0: then nodes get what there is.",
         )
     if left < _GOOD_MEMORY:
@@ -114,3 +119,43 @@ def check_clock(
             "clock", f"{shown}; the state was last changed later, at {newest:%Y-%m-%d %H:%M:%S} UTC.", advice
         )
     return report_ok("clock", f"{shown}.")
+
+
+def check_grpc_port(settings: ServeConfig, server: int | None) -> CheckResult:
+    """Whether gRPC is installed and its port is free; `server` as in `check_port`."""
+    if settings.grpc_port == config.OFF:
+        return report_ok("grpc port", "gRPC is switched off (setting grpc_port).")
+    if missing := [name for name in _GRPC if importlib.util.find_spec(name) is None]:
+        return report_failure(
+            "grpc port",
+            f"The setting grpc_port takes gRPC, of which is not installed: {', '.join(missing)}.",
+            "pip install 'pilotlight[grpc]'.",
+        )
+    return check_port(settings.host, int(settings.grpc_port), server, setting="grpc_port")
+
+
+def check_port(host: str, number: int, server: int | None, *, setting: str = "port") -> CheckResult:
+    """Whether the port is free; `server` is the pid of the server that uses the state folder, if any."""
+    check, flag = setting.replace("_", " "), config.flag_of_setting(setting)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, number))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and server is not None:
+            return report_ok(
+                check, f"{host}:{number} is in use; a server runs on this state folder (pid {server})."
+            )
+        if error.errno == errno.EADDRINUSE:
+            return report_warning(
+                check,
+                f"{host}:{number} is in use by another program.",
+                f"Find it (`ss -ltnp 'sport = :{number}'`) and end it, or choose another {flag}.",
+            )
+        return report_failure(
+            check,
+            f"The server could not listen on {host}:{number}: {error.strerror or error}.",
+            f"Choose another --host or {flag}; ports below 1024 take special rights.",
+        )
+    return report_ok(check, f"{host}:{number} is free." if number else "A free port will be picked.")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from serving.cli.admin import runtimes
+from serving.cli.health.frameworks import create_runtime_checks
 from serving.cli.health.result import CheckLevel
-from serving.cli.health.runtimes import create_runtime_checks
 from serving.predictor import interpreters, python_environments
 from serving.predictor.runtime_versions import RUNTIME_VERSIONS, find_companions, suggest_runtime
 from tests.end_to_end.models import wheel

@@ -16,7 +16,7 @@ from serving.cli.command_output import CommandOutput, TableColumns
 from serving.cli.commands import resource_commands
 from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.console import print_note
-from serving.cli.flags import common_flags, version_file
+from serving.cli.flags import common_flags, yaml_file
 from serving.cli.flags.common_flags import LabelChangeFlags, ListFlags, drop_none
 from serving.cli.formats.value_parsers import (
     format_choices,
@@ -246,7 +246,7 @@ def create_version(
         typer.Option(
             parser=common_flags.parse_file_path,
             metavar="FILE",
-            help=f"YAML file with any of {', '.join(version_file.CREATE_FIELDS)}. Flags go before it.",
+            help=f"YAML file with any of {', '.join(yaml_file.CREATE_FIELDS)}. Flags go before it.",
             show_default=False,
         ),
     ] = None,
@@ -263,7 +263,7 @@ def create_version(
     name = client.resolve_version_name(model, version)
     parent, _, version_id = name.rpartition("/")
     body = {
-        **version_file.read_version_file(config, version_file.CREATE_FIELDS),
+        **yaml_file.read_version_file(config, yaml_file.CREATE_FIELDS),
         **new.build_fields(),
         **explanations.build_fields(),
         "name": version_id,
@@ -357,7 +357,7 @@ def update_version(
         typer.Option(
             parser=common_flags.parse_file_path,
             metavar="FILE",
-            help=f"YAML file with any of {', '.join(version_file.UPDATE_FIELDS)}. Flags go before it.",
+            help=f"YAML file with any of {', '.join(yaml_file.UPDATE_FIELDS)}. Flags go before it.",
             show_default=False,
         ),
     ] = None,
@@ -378,7 +378,7 @@ def update_version(
     Example: pilotlight versions update v1 --model flowers --min-nodes 1 --max-nodes 4
     """
     current = client.call("GET", client.resolve_version_name(model, version))
-    fields = version_file.read_version_file(config, version_file.UPDATE_FIELDS)
+    fields = yaml_file.read_version_file(config, yaml_file.UPDATE_FIELDS)
     text = fields.get("description") if description is None else description
     changes = resource_commands.build_common_changes(current, text, labels)
     changes |= {f"autoScaling.{key}": value for key, value in fields.get("autoScaling", {}).items()}

@@ -83,8 +83,11 @@ def audit(
 
     Example: pilotlight audit --resource models/flowers --since 7d
     """
-    from serving.gateway.audit.log_folder import audit_log_path  # noqa: PLC0415  start-up time
-    from serving.gateway.audit.query import AuditQuery, follow_lines  # noqa: PLC0415
+    from serving.gateway.audit.log_folder import (  # noqa: PLC0415  start-up time
+        AuditQuery,
+        audit_log_path,
+        follow_lines,
+    )
 
     folder = audit_log_path(config.load_config(ServeConfig, {"state_dir": state_dir}).state_dir.expanduser())
     if not folder.is_dir() and not follow:

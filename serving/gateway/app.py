@@ -27,7 +27,7 @@ from serving.gateway.access.access_control import AccessControl, require_permiss
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.batch_requests import BatchRequestsApi
-from serving.gateway.api.discovery import DiscoveryApi
+from serving.gateway.api.discovery import DiscoveryApi, build_refusal
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
 from serving.gateway.api.introspection.status import StatusApi
@@ -41,7 +41,6 @@ from serving.gateway.api.partial_responses import with_checked_fields, with_sele
 from serving.gateway.api.policies import PoliciesApi
 from serving.gateway.api.protocol_metadata import ProtocolMetadataApi, with_default_project
 from serving.gateway.api.request_io import Endpoint, error_response, json_response
-from serving.gateway.api.unimplemented import build_refusal
 from serving.gateway.api.versions import VersionsApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.audit.completions import find_completions

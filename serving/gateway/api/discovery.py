@@ -15,7 +15,7 @@ from serving.gateway.api.documents.discovery_document import (
     build_directory,
     build_document,
 )
-from serving.gateway.api.request_io import json_response
+from serving.gateway.api.request_io import Endpoint, error_response, json_response
 from serving.transport.cross_origin import parse_authority
 
 # The document contains the address that the caller has used: no cache may give it to others.
@@ -59,3 +59,14 @@ def _root_url(request: Request) -> str:
     # A proxy in front may speak TLS; a false claim only makes the caller itself use it.
     is_secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
     return f"{'https' if is_secure else 'http'}://{host.lower()}/"
+
+
+def build_refusal(method: str) -> Endpoint:
+    async def refuse_call(_: Request) -> Response:
+        return error_response(
+            NotFound(
+                f"The method ml.{method} is not offered by this server; docs/api.md lists those that are."
+            )
+        )
+
+    return refuse_call

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import logging
+import math
+import os
 import socket
+import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serving.config import NodeConfig
 from serving.errors import ServingError
+from serving.hang_detection import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
 from serving.model_schema import ModelSchema
 from serving.node.acceleration_controller import AccelerationController
 from serving.node.app import ReadyReport, ServingNode
 from serving.node.predict import Predictor
-from serving.node.standalone.call_watchdog import start_call_watchdog
+from serving.node.request_marks import CallMark
 from serving.node.standalone.prediction_handler import PredictorProvider, StandalonePredictionHandler
 from serving.node.standalone.routes import create_app
-from serving.node.warmup.http_warmup import warm_up_connection
-from serving.node.warmup.protocol_warmup import make_http_examples
+from serving.node.warmup.protocol_warmup import make_http_examples, warm_up_connection
 from serving.runtimes import LoadSpec
 from serving.transport import http_server
 from serving.transport.cross_origin import CrossOriginPolicy
@@ -27,12 +34,16 @@ from serving.transport.grpc_startup import bind_grpc_server
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.transport.grpc_server.server import MetadataHandler
 
+logger = logging.getLogger(__name__)
+
 # Rounds of warm-up, by which CPython has specialised the functions, and their limit in seconds: slow models
 # get fewer rounds, since decoding and encoding are a small part of their latency.
 _WARMUP_ROUNDS, _WARMUP_SECONDS = 20, 0.25
 # Seconds that the batch-equivalence check may delay readiness: enough for models with short calls. The rest
 # runs while the node serves.
 _BATCH_CHECK_SECONDS = 0.05
+# Seconds between two looks at the model's call.
+_CHECK_INTERVAL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +147,36 @@ async def _warm_up_grpc(
     handler: StandalonePredictionHandler, metadata: MetadataHandler, schema: ModelSchema, settings: NodeConfig
 ) -> None:
     from serving.node.warmup.grpc_warmup import make_grpc_examples  # noqa: PLC0415
-    from serving.transport.grpc_server.server import GrpcServer  # noqa: PLC0415
-    from serving.transport.grpc_server.warmup import warm_up_server  # noqa: PLC0415  only where gRPC is switched on
+    from serving.transport.grpc_server.server import GrpcServer, warm_up_server  # noqa: PLC0415  only where gRPC is switched on
 
     calls = [(example.call, example.body) for example in make_grpc_examples(schema)]
     server = GrpcServer(handler, metadata, settings, most_connections=1)
     await warm_up_server(server, calls * _WARMUP_ROUNDS, _WARMUP_SECONDS)
+
+
+def start_call_watchdog(call_mark: CallMark, call_timeout: float) -> None:
+    """End this process with exit code 1 once a call takes more than that many seconds (infinity: never).
+
+    A thread watches, since the event loop may be what computes. Compiled code that holds the GIL blocks this
+    thread too; then the node's health checks fail as well.
+    """
+    if math.isfinite(call_timeout):
+        limits = HangLimits(call=call_timeout, silent=math.inf)
+        thread = threading.Thread(
+            target=_watch_calls, args=(call_mark, limits), name="hang-guard", daemon=True
+        )
+        thread.start()
+
+
+def _watch_calls(call_mark: CallMark, limits: HangLimits) -> None:
+    stall, checked_at = StallTimes(), time.monotonic()
+    while not (reason := describe_hang(stall, limits)):
+        time.sleep(_CHECK_INTERVAL)
+        now = time.monotonic()
+        # Capped, since this process or the whole machine may have been suspended.
+        seconds, checked_at = min(now - checked_at, 2 * _CHECK_INTERVAL), now
+        stall = update_stall(stall, LivenessReading(call=call_mark.current_call), seconds)
+    logger.critical("The node ends: %s. This is what its threads do:", reason)
+    faulthandler.dump_traceback(sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)

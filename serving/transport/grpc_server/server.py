@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine, Iterable, Set
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from grpc import aio
 
 from serving.config import ServerSettings
 from serving.errors import Internal, ServingError, Unavailable, Unimplemented
-from serving.protocols import Dialect, Reply
+from serving.protocols import Dialect, Reply, RequestMetadata
 from serving.protocols.errors import render_error
 from serving.transport.cross_origin import UNENFORCED_POLICY, CrossOriginPolicy
 from serving.transport.grpc_server import compression, health
@@ -46,6 +47,7 @@ _CORE_LOGGER = "grpc._cython.cygrpc"
 _CLIENT_LOG_PREFIXES = ("Invalid encoding on", "ExecuteBatchError raised")
 
 RpcHandler = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
+_PATHS_BY_VERB = {(rpc.dialect, rpc.verb): rpc.path for rpc in RPC_METHODS.values()}
 
 
 class MetadataHandler(Protocol):
@@ -287,3 +289,19 @@ def _server_options(settings: ServerSettings, most_connections: int) -> list[tup
 def _load_credentials(certificate: CertificateFiles) -> Any:
     files = (certificate.key, certificate.chain)
     return grpc.ssl_server_credentials([tuple(Path(file).read_bytes() for file in files)])
+
+
+async def warm_up_server(
+    server: GrpcServer, samples: Iterable[tuple[RequestMetadata, bytes]], seconds: float
+) -> None:
+    """Start a server for this alone, call it for at most so many seconds, and stop it."""
+    address = server.bind("127.0.0.1", 0)
+    await server.start()
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), aio.insecure_channel(address) as channel:
+                for call, body in samples:
+                    with contextlib.suppress(aio.AioRpcError):  # it is only a warm-up
+                        await channel.unary_unary(_PATHS_BY_VERB[call.dialect, call.verb])(body)
+    finally:
+        await server.stop(0)

@@ -22,7 +22,7 @@ from serving.model_schema import ModelSchema, ModelSignature
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
 from serving.node.predict import Predictor
-from serving.node.warmup import grpc_warmup, http_warmup, protocol_warmup
+from serving.node.warmup import grpc_warmup, protocol_warmup
 from serving.node.warmup.protocol_warmup import (
     ExampleRequest,
     StubRuntime,
@@ -155,7 +155,7 @@ def test_over_a_connection_answers_are_read_whole() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(answer())
             with ours:
-                await http_warmup.warm_up_connection(ours, [question], 4, 30)
+                await protocol_warmup.warm_up_connection(ours, [question], 4, 30)
 
     asyncio.run(main())
 

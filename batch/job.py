@@ -34,7 +34,7 @@ from serving.artifacts.storage import FileInfo, FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 
 if TYPE_CHECKING:
-    from batch.beam.execution import RunTiming
+    from batch.beam.pipeline import RunTiming
     from batch.beam.runners import RunnerRequest
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class JobAttempt:
     def _run_pipeline(
         self, shards: Sequence[input_shards.Shard], size: int, workers: int, limit: ErrorLimit
     ) -> RunTiming:
-        from batch.beam import embedded, execution, remote, runners, staging  # noqa: PLC0415
+        from batch.beam import embedded, pipeline, remote, runners, staging  # noqa: PLC0415
         from batch.beam.model_handler import SharedModel  # noqa: PLC0415
         from batch.beam.pipeline import PipelinePlan  # noqa: PLC0415
         from serving.runtimes.json_codec import AnswerStyle  # noqa: PLC0415
@@ -144,7 +144,7 @@ class JobAttempt:
             progress_folder=str(progress) if is_embedded else "",
             style=AnswerStyle(request.bare, request.long_decimals),
         )
-        context = execution.RunContext(limit, size, self._report_counts, self._abandon_job)
+        context = pipeline.RunContext(limit, size, self._report_counts, self._abandon_job)
         self._send_report(JobReport(phase=JobPhase.RUNNING))
         if remote_runner is None:
             return embedded.run_embedded(plan, workers, context)

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from batch.beam import execution, runners
-from batch.beam.execution import RunContext, RunTiming
-from batch.beam.pipeline import PipelinePlan
+from batch.beam import pipeline, runners
+from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.progress import ProgressReader
 from batch.failures import JobFailed
 from batch.messages import FailureStatus, JobCounts
@@ -48,9 +47,9 @@ def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTi
 
 def _run_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> None:
     try:
-        execution.start_pipeline(runner, options, plan).wait_until_finish()
+        pipeline.start_pipeline(runner, options, plan).wait_until_finish()
     except Exception as error:
-        raise execution.to_job_failure(error) from error
+        raise pipeline.to_job_failure(error) from error
 
 
 def _exit_on_dead_worker(arguments: threading.ExceptHookArgs) -> None:

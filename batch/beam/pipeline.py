@@ -7,8 +7,9 @@ what bundles wrote of a shard, which carries file names: blocks never cross one.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from batch import failures
 from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.beam.progress import ProgressTotals, ProgressWriter
+from batch.failures import ErrorLimit, JobFailed
+from batch.messages import FailureStatus, JobCounts
 from batch.records import readers, writers
 from batch.records.blocks import BatchedBlock, EncodedBlock, RecordBlock, ShardPiece
 from batch.records.decode import RecordDecoder
@@ -28,6 +31,8 @@ from batch.records.encode import LineEncoder
 from batch.records.input_shards import Shard
 from serving.artifacts.storage import FileStore
 from serving.runtimes.json_codec import AnswerStyle
+
+logger = logging.getLogger(__name__)
 
 NAMESPACE = "pilotlight"
 PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
@@ -178,3 +183,44 @@ class SealShards(beam.DoFn):
         shard, pieces = element
         with failures.carry_errors():
             writers.seal_shard(self._files, self._folder, shard, pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a run needs besides its plan.
+
+    `on_counts` gets its progress; `on_stuck` is called when workers do not stop that should: it ends the
+    process.
+    """
+
+    limit: ErrorLimit
+    bytes_total: int
+    on_counts: Callable[[JobCounts], None]
+    on_stuck: Callable[[FailureStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTiming:
+    """How long a run took, in seconds: see `JobOutcome`."""
+
+    seconds: float
+    worker_seconds: float
+
+
+def start_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> Any:
+    """Submit the pipeline to the runner; returns Beam's result object."""
+    steps = beam.Pipeline(runner=runner, options=options)
+    build_pipeline(steps, plan)
+    return steps.run()
+
+
+def to_job_failure(error: Exception) -> JobFailed:
+    """The JobFailed that an exception of Beam carries, or one of INTERNAL."""
+    if isinstance(error, JobFailed):
+        return error
+    failed = failures.extract_failure(str(error))
+    if failed is None:
+        logger.error("the pipeline failed", exc_info=error)
+        last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        failed = FailureStatus("INTERNAL", f"The pipeline failed: {last[0]}")
+    return JobFailed(failed)

@@ -18,9 +18,8 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.runners.runner import PipelineState
 
 from batch import failures
-from batch.beam import execution, pipeline
-from batch.beam.execution import RunContext, RunTiming
-from batch.beam.pipeline import PipelinePlan
+from batch.beam import pipeline
+from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.runners import RemoteRunner
 from batch.failures import JobFailed
 from batch.messages import FailureStatus, JobCounts
@@ -77,7 +76,7 @@ def _raise_on_sigterm() -> Iterator[None]:
 
 def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
     try:
-        return execution.start_pipeline(remote.runner, remote.options, plan)
+        return pipeline.start_pipeline(remote.runner, remote.options, plan)
     except ServingError:
         raise
     except (ValueError, SystemExit) as error:

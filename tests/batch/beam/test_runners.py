@@ -28,7 +28,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
-from batch.beam import execution, remote, runners
+from batch.beam import pipeline, remote, runners
 from batch.beam.model_handler import SharedModel
 from batch.beam.pipeline import PipelinePlan
 from batch.beam.runners import RemoteRunner, RunnerRequest
@@ -213,7 +213,7 @@ def run_fake(
         ),
         RemoteRunner("FakeRunner", runner, options, in_process=False, bare_workers=bare),
         lambda: ["ours.tar.gz"],
-        execution.RunContext(limit, 100, counted.append, lambda failed: pytest.fail(failed.message)),
+        pipeline.RunContext(limit, 100, counted.append, lambda failed: pytest.fail(failed.message)),
     )
     return counted, options.view_as(SetupOptions).extra_packages or []
 

@@ -1,0 +1,106 @@
+"""Reads the log of a job, also while it is being written."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from training.logs.entries import LogEntry, Segment, list_segments
+
+_DROPPED = "[the log is over its limit: lines were dropped here]"
+
+
+class LogPosition(NamedTuple):
+    """The place of an entry among all of a job; entries behind it are greater."""
+
+    time: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which entries are wanted.
+
+    They are behind `after` and before the time `until`, RFC 3339 in UTC ("": no end), of one `task` and one
+    `trial` ("": of any), `limit` at most.
+    """
+
+    after: LogPosition = LogPosition()
+    until: str = ""
+    task: str = ""
+    trial: str = ""
+    limit: int = 1000
+
+
+def position_of(entry: LogEntry) -> LogPosition:
+    return LogPosition(entry.time, entry.id)
+
+
+def read_entries(folder: Path, query: LogQuery) -> list[LogEntry]:
+    """The first entries that a query asks for, in order; none if there is no log.
+
+    To follow a log, ask again for what is behind the last entry. Reads one segment of each stream besides
+    what it returns.
+    """
+    wanted = [
+        segment
+        for segment in list_segments(folder)
+        if query.task in ("", segment.task) and query.trial in ("", str(segment.trial))
+    ]
+    streams = [
+        _read_stream(folder, list(segments), query.after)
+        for _, segments in itertools.groupby(wanted, lambda segment: segment.stream)
+    ]
+    merged: Iterator[LogEntry] = heapq.merge(*streams, key=position_of)
+    if query.until:
+        merged = itertools.takewhile(lambda entry: entry.time < query.until, merged)
+    return list(itertools.islice(merged, query.limit))
+
+
+def _read_stream(folder: Path, segments: Sequence[Segment], after: LogPosition) -> Iterator[LogEntry]:
+    """The entries of one stream behind a position; where segments are missing, an entry says so."""
+    first = _find_first(folder, segments, after)
+    last: LogEntry | None = None
+    number = segments[first].number
+    for segment in segments[first:]:
+        if last is not None and segment.number > number + 1:
+            dropped = msgspec.structs.replace(last, id=f"{last.id}+", severity="WARNING", text=_DROPPED)
+            if position_of(dropped) > after:
+                yield dropped
+        number = segment.number
+        for entry in _read_segment(folder, segment):
+            last = entry
+            if position_of(entry) > after:
+                yield entry
+
+
+def _find_first(folder: Path, segments: Sequence[Segment], after: LogPosition) -> int:
+    """The last segment that begins at the position or before it: what is before that is not wanted."""
+    for index in range(len(segments) - 1, 0, -1) if after.time else ():
+        entry = next(_read_segment(folder, segments[index]), None)
+        if entry is not None and position_of(entry) <= after:
+            return index
+    return 0
+
+
+def _read_segment(folder: Path, segment: Segment) -> Iterator[LogEntry]:
+    """The whole lines of a segment; none if it was dropped meanwhile."""
+    try:
+        file = (folder / segment.file_name).open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        yield from _decode_lines(file)
+
+
+def _decode_lines(file: BinaryIO) -> Iterator[LogEntry]:
+    decoder = msgspec.json.Decoder(LogEntry)
+    for line in file:
+        if line.endswith(b"\n"):
+            yield decoder.decode(line)

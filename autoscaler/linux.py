@@ -60,6 +60,12 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def outlive_parent() -> None:
+    """Undo `die_with_parent`."""
+    if AVAILABLE:
+        _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def die_with_lifeline(lifeline: int) -> None:
     """Have this process and its group, which it leads, killed when the writing end of a pipe is gone.
 
@@ -75,7 +81,7 @@ def die_with_lifeline(lifeline: int) -> None:
     poll.register(lifeline, 0)
     if poll.poll(0):  # it was gone before
         os._exit(1)
-    _prctl(_PR_SET_PDEATHSIG, 0)
+    outlive_parent()
 
 
 def _kill_group_on_close(fd: int) -> bool:

@@ -25,13 +25,18 @@ NodeEntry = Callable[[Mapping[str, Any], socket.socket, ReportCallback, MutableS
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to run: `entry` is an import string "module:function"; for the rest see `linux.harden_process`."""
+    """What to run: `entry` is an import string "module:function"; for the rest see `linux.harden_process`.
+
+    `watches_lifeline`: the entry gets the descriptor of its lifeline as the argument "lifeline", and ends when
+    that is closed; by then it has to end processes outside of its group.
+    """
 
     entry: str
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     open_files: int = 0
     nice: int = 0
+    watches_lifeline: bool = False
 
     def to_bytes(self) -> bytes:
         """The content of the file that `read` takes."""
@@ -95,7 +100,12 @@ def run_node(order: LaunchSpec, handles: NodeDescriptors) -> NoReturn:
 
 
 def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
-    linux.die_with_lifeline(handles.lifeline)
+    arguments = order.arguments
+    if order.watches_lifeline:
+        linux.outlive_parent()
+        arguments = {**arguments, "lifeline": handles.lifeline}
+    else:
+        linux.die_with_lifeline(handles.lifeline)
     control = socket.socket(fileno=handles.control)
 
     def send_report(message: Mapping[str, Any]) -> None:
@@ -112,7 +122,7 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
     sys.argv[:] = [__file__]
     entry = import_entry(order.entry)
     listener = socket.socket(fileno=handles.listener)
-    return entry(order.arguments, listener, send_report, shared_region.attach_region(handles.board))
+    return entry(arguments, listener, send_report, shared_region.attach_region(handles.board))
 
 
 def restore_signals() -> None:

@@ -142,9 +142,10 @@ class TrainingFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of output; at most one of its fields is set. There is one each 5 seconds at least."""
+    """One line of output; one of its fields is set. There is a heartbeat every 5 seconds."""
 
     phase: TrainingPhase | None = None
     replica: ReplicaReport | None = None
+    heartbeat: bool = False
     done: TrainingOutcome | None = None
     failed: TrainingFailure | None = None

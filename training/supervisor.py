@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
-from training import child
+from autoscaler import linux
+from training import child, forked_program
 from training.cluster import PortReservation, Replica, build_environment, list_replicas
 from training.event_loop import EventLoop
 from training.job_processes import JobProcesses, RunningProcess
@@ -37,6 +39,7 @@ from training.preparation import PreparedProgram, prepare_program
 from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
 
 SendReport = Callable[[TrainingReport], None]
+ReportMessage = Callable[[Mapping[str, Any]], None]
 
 _HEARTBEAT_SECONDS = 5.0
 _TRACEBACK = "Traceback (most recent call last):"
@@ -44,12 +47,34 @@ _TRACEBACK = "Traceback (most recent call last):"
 _REASON_LINES = 5
 
 
-class Supervisor:
-    """Runs one request. `lifeline`: when its other end is closed, all processes are killed at once."""
+def start(arguments: Mapping[str, Any], listener: socket.socket, report: ReportMessage, _: object) -> int:
+    """The entry of a supervisor that a pilot forks; see `autoscaler.node_process`.
 
-    def __init__(self, request: TrainingRequest, send_report: SendReport, lifeline: int) -> None:
+    `arguments` are "request", a TrainingRequest, and "lifeline". Reports are TrainingReports.
+    """
+    linux.name_process("pilotlight-job")
+    listener.close()
+    request = msgspec.convert(arguments["request"], TrainingRequest)
+
+    def send_report(message: TrainingReport) -> None:
+        report(msgspec.to_builtins(message))
+
+    Supervisor(request, send_report, arguments["lifeline"], from_pilot=True).run()
+    return 0
+
+
+class Supervisor:
+    """Runs one request. `lifeline`: when its other end is closed, all processes are killed at once.
+
+    `from_pilot`: this process has imported what programs need, so replicas are forked where that is safe.
+    """
+
+    def __init__(
+        self, request: TrainingRequest, send_report: SendReport, lifeline: int, *, from_pilot: bool = False
+    ) -> None:
         self._request = request
         self._send_report = send_report
+        self._from_pilot = from_pilot
         self._log = JobLogWriter(Path(request.log_dir), request.attempt, request.log_bytes, request.trial)
         self._loop = EventLoop()
         self._loop.on_signal(signal.SIGTERM, self._cancel)
@@ -58,10 +83,12 @@ class Supervisor:
         self._processes = JobProcesses(self._loop, self._log)
         self._replicas = list_replicas(request.groups)
         self._program = PreparedProgram()
+        self._forks = False
         self._ports = PortReservation((), request.first_port, request.last_port)
         self._running: dict[Replica, RunningProcess] = {}
         self._history = RestartHistory()
         self._restarts: dict[Replica, int] = {}
+        self._threads = request.threads or max(1, _count_cores() // request.size)
         self._ending = False
         self._first_start: float | None = None
         self._replica_seconds = 0.0
@@ -104,6 +131,7 @@ class Supervisor:
         if self._program.failed is not None:
             self._fail(self._program.failed.status, self._program.failed.message)
             return
+        self._forks = self._can_fork()
         self._start_replicas(ReplicaEvent.STARTED)
         if not self._ending:
             self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
@@ -125,10 +153,9 @@ class Supervisor:
         scratch = Path(self._request.scratch_dir, "replicas", replica.task)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        command = self._build_command()
         self._ports.release(replica)
         process = self._processes.start(
-            lambda: child.execute(command, environment, scratch),
+            lambda: self._become_program(environment, scratch),
             replica.task,
             lambda code: self._handle_exit(replica, code),
         )
@@ -136,10 +163,28 @@ class Supervisor:
         self._first_start = self._first_start or process.started_at
         self._report_replica(replica, event, process.pid)
 
-    def _build_command(self) -> list[str]:
-        program = self._program
-        command = [program.interpreter or sys.executable, "-m", self._request.module, *self._request.args]
-        return command + (["--job-dir", program.job_dir] if program.job_dir else [])
+    def _can_fork(self) -> bool:
+        if not self._from_pilot or self._program.interpreter:
+            return False
+        obstacle = forked_program.find_obstacle(self._request.variables, self._program.folders)
+        if obstacle:
+            self._write_note(f"Replicas start cold: {obstacle}.")
+        return not obstacle
+
+    def _become_program(self, environment: Mapping[str, str], folder: Path) -> NoReturn:
+        """In the process of a replica."""
+        request, program = self._request, self._program
+        arguments = [*request.args, *(["--job-dir", program.job_dir] if program.job_dir else [])]
+        if self._forks:
+            forked_program.run_module(
+                request.module,
+                arguments,
+                environment,
+                folder=folder,
+                threads=self._threads,
+            )
+        command = [program.interpreter or sys.executable, "-m", request.module, *arguments]
+        child.execute(command, environment, folder)
 
     def _build_environment(self, replica: Replica) -> dict[str, str]:
         request = self._request
@@ -147,7 +192,7 @@ class Supervisor:
             request,
             replica,
             self._ports.ports,
-            threads=request.threads or max(1, _count_cores() // request.size),
+            threads=self._threads,
             restarts=self._restarts.get(replica, 0),
         )
         if self._program.folders:
@@ -245,7 +290,7 @@ class Supervisor:
         os._exit(1)
 
     def _send_heartbeats(self) -> None:
-        self._send_report(TrainingReport())
+        self._send_report(TrainingReport(heartbeat=True))
         self._loop.call_later(_HEARTBEAT_SECONDS, self._send_heartbeats)
 
     def _write_note(self, text: str, severity: str = INFO) -> None:

@@ -30,8 +30,8 @@ def test_a_request_survives_its_way() -> None:
     assert request.size == 3
 
 
-def test_a_heartbeat_is_empty() -> None:
-    assert msgspec.json.encode(TrainingReport()) == b"{}"
+def test_a_report_has_one_field() -> None:
+    assert msgspec.json.encode(TrainingReport(heartbeat=True)) == b'{"heartbeat":true}'
 
 
 def test_an_exit_code_of_zero_is_told() -> None:

@@ -27,8 +27,8 @@ NodeEntry = Callable[[Mapping[str, Any], socket.socket, ReportCallback, MutableS
 class LaunchSpec:
     """What to run: `entry` is an import string "module:function"; for the rest see `linux.harden_process`.
 
-    `watches_lifeline`: the entry gets the descriptor of its lifeline as the argument "lifeline", and ends when
-    that is closed; by then it has to end processes outside of its group.
+    `watches_lifeline`: the entry gets the descriptor of its lifeline as the argument "lifeline", and ends by
+    itself when that is closed, as it has to end processes outside of its group.
     """
 
     entry: str

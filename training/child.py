@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from autoscaler import linux, node_process
 
+# Online predictions come first.
 _NICE = 10
 # Above that of nodes and pilots: training ends first when memory runs out.
 _OOM_SCORE = 800
@@ -72,7 +73,7 @@ def _run_child(run: Callable[[], NoReturn], stdout: int, stderr: int, lifeline: 
         if linux.AVAILABLE:
             linux.die_with_lifeline(_LIFELINE)
         linux.raise_oom_score(_OOM_SCORE)
-        linux.harden_process()
+        linux.harden_process(nice=_NICE)
         run()
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -86,11 +87,6 @@ def _close_others() -> None:
         if fd > _LIFELINE:
             with contextlib.suppress(OSError):  # that of the listing
                 os.close(fd)
-
-
-def lower_priority() -> None:
-    """Let online predictions come first; children inherit it."""
-    os.nice(_NICE)
 
 
 def execute(command: list[str], environment: Mapping[str, str], folder: Path) -> NoReturn:

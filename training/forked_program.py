@@ -27,9 +27,11 @@ _EARLY_VARIABLES = (
     "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "KMP_", "GOMP_", "NUMEXPR_", "JOBLIB_", "KERAS_",
     "TF_CPP_", "TF_ENABLE_", "TF_XLA_", "XLA_", "MALLOC_", "GLIBC_", "LD_", "LANG", "LC_", "JAX_",
 )  # fmt: skip
+# Pilots import it.
+_THREAD_POOLS = "training.thread_pools"
 
 
-def find_obstacle(variables: Mapping[str, str], folders: Sequence[str]) -> str:
+def find_obstacle(variables: Mapping[str, str], folders: Sequence[Path]) -> str:
     """Why a program cannot run in a fork of this process; "" when it can.
 
     `variables` are those that the user has set, `folders` those of the program's modules.
@@ -41,7 +43,9 @@ def find_obstacle(variables: Mapping[str, str], folders: Sequence[str]) -> str:
     )
     if early:
         return f"{early[0]} is read when Python or a library starts"
-    shadowed = sorted({module.name for module in pkgutil.iter_modules(folders)} & sys.modules.keys())
+    shadowed = sorted(
+        {module.name for module in pkgutil.iter_modules(map(str, folders))} & sys.modules.keys()
+    )
     if shadowed:
         return f"the packages have a module {shadowed[0]}, and another of that name is loaded"
     threads = linux.thread_names()
@@ -102,8 +106,8 @@ def _enter_process(
 
 def _limit_threads(threads: int) -> None:
     """Pilots are started with one thread for each library, as many nodes share a machine."""
-    if "threadpoolctl" in sys.modules:
-        sys.modules["threadpoolctl"].threadpool_limits(threads)
+    if _THREAD_POOLS in sys.modules:
+        sys.modules[_THREAD_POOLS].set_thread_count(threads)
 
 
 def _run_main(module: str) -> int:
@@ -115,8 +119,9 @@ def _run_main(module: str) -> int:
     except SystemExit as end:
         return _exit_code(end)
     except BaseException as error:
-        kind, trace = type(error), error.__traceback__
-        sys.excepthook(kind, error, trace.tb_next if trace is not None else None)
+        trace = error.__traceback__
+        error = error.with_traceback(trace.tb_next if trace is not None else None)
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from autoscaler import linux
+from serving.errors import ServingError
 from training import child, forked_program
 from training.cluster import PortReservation, Replica, build_environment, list_replicas
 from training.event_loop import EventLoop
@@ -35,7 +36,7 @@ from training.messages import (
     TrainingReport,
     TrainingRequest,
 )
-from training.preparation import PreparedProgram, prepare_program
+from training.program import Program, ProgramBuilder
 from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
 
 SendReport = Callable[[TrainingReport], None]
@@ -82,7 +83,8 @@ class Supervisor:
         self._loop.add_reader(lifeline, self._die)
         self._processes = JobProcesses(self._loop, self._log)
         self._replicas = list_replicas(request.groups)
-        self._program = PreparedProgram()
+        self._builder = ProgramBuilder(request)
+        self._program = Program(())
         self._forks = False
         self._ports = PortReservation((), request.first_port, request.last_port)
         self._running: dict[Replica, RunningProcess] = {}
@@ -98,7 +100,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Run the job to its end, which the last report tells; when it returns, no process is left."""
-        child.lower_priority()
+        Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
         self._send_heartbeats()
         self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
         self._write_note("Job is preparing.")
@@ -106,31 +108,47 @@ class Supervisor:
         self._loop.run_until(lambda: self._is_over)
         self._log.close()
         self._loop.close()
+        self._program.close()
         self._send_report(self._build_last_report())
 
     def _prepare(self) -> None:
-        """In a process of its own: building packages runs their code, and takes long."""
-        file = Path(self._request.scratch_dir, "prepared.json")
-        file.parent.mkdir(parents=True, exist_ok=True)
+        """Have the packages installed; in a process of its own, unless they are already."""
+        try:
+            program = self._builder.find()
+        except ServingError as error:
+            self._fail(error.status, error.message)
+            return
+        if program is not None:
+            self._run_program(program)
+            return
 
-        def run() -> NoReturn:
-            file.write_bytes(msgspec.json.encode(prepare_program(self._request)))
+        def install() -> NoReturn:
+            self._builder.install()
             os._exit(0)
 
-        self._processes.start(run, SERVICE_TASK, lambda code: self._run_prepared(file, code))
+        self._write_note("Installing packages.")
+        self._processes.start(install, SERVICE_TASK, self._handle_installed)
 
-    def _run_prepared(self, file: Path, exit_code: int) -> None:
+    def _handle_installed(self, exit_code: int) -> None:
         if self._ending:
             return
         if exit_code:
-            self._fail("INTERNAL", f"The preparation of the job ended with exit code {exit_code}.")
+            self._fail("INTERNAL", f"Installing the packages ended with exit code {exit_code}.")
             return
-        self._program = msgspec.json.decode(file.read_bytes(), type=PreparedProgram)
-        for warning in self._program.warnings:
+        try:
+            program = self._builder.read_installed()
+        except ServingError as error:
+            self._fail(error.status, error.message)
+            return
+        if isinstance(program, TrainingFailure):
+            self._fail(program.status, program.message)
+        else:
+            self._run_program(program)
+
+    def _run_program(self, program: Program) -> None:
+        self._program = program
+        for warning in program.installed.warnings:
             self._write_note(warning, "WARNING")
-        if self._program.failed is not None:
-            self._fail(self._program.failed.status, self._program.failed.message)
-            return
         self._forks = self._can_fork()
         self._start_replicas(ReplicaEvent.STARTED)
         if not self._ending:
@@ -164,9 +182,10 @@ class Supervisor:
         self._report_replica(replica, event, process.pid)
 
     def _can_fork(self) -> bool:
-        if not self._from_pilot or self._program.interpreter:
+        installed = self._program.installed
+        if not self._from_pilot or installed.interpreter:
             return False
-        obstacle = forked_program.find_obstacle(self._request.variables, self._program.folders)
+        obstacle = forked_program.find_obstacle(self._request.variables, installed.folders)
         if obstacle:
             self._write_note(f"Replicas start cold: {obstacle}.")
         return not obstacle
@@ -174,16 +193,16 @@ class Supervisor:
     def _become_program(self, environment: Mapping[str, str], folder: Path) -> NoReturn:
         """In the process of a replica."""
         request, program = self._request, self._program
-        arguments = [*request.args, *(["--job-dir", program.job_dir] if program.job_dir else [])]
         if self._forks:
             forked_program.run_module(
                 request.module,
-                arguments,
+                program.arguments,
                 environment,
                 folder=folder,
                 threads=self._threads,
             )
-        command = [program.interpreter or sys.executable, "-m", request.module, *arguments]
+        python = program.installed.interpreter or sys.executable
+        command = [python, "-m", request.module, *program.arguments]
         child.execute(command, environment, folder)
 
     def _build_environment(self, replica: Replica) -> dict[str, str]:
@@ -195,9 +214,8 @@ class Supervisor:
             threads=self._threads,
             restarts=self._restarts.get(replica, 0),
         )
-        if self._program.folders:
-            folders = [*self._program.folders, environment.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+        folders = [*map(str, self._program.installed.folders), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         return environment
 
     def _handle_exit(self, replica: Replica, exit_code: int) -> None:

@@ -55,15 +55,20 @@ def install_cached(
     """
     storage.fetch_or_build(
         digest_inputs(archives, interpreter),
-        lambda work: _build_entry(archives, work, interpreter, timeout, runtime_version),
+        lambda work: build_entry(archives, work, interpreter, timeout, runtime_version),
         target,
     )
-    warnings = msgspec.json.decode((target / _WARNINGS_FILE).read_bytes(), type=tuple[str, ...])
-    if (target / _ENVIRONMENT).is_dir():
-        return InstalledCode(interpreter=packages.interpreter_of(target / _ENVIRONMENT), warnings=warnings)
+    return read_entry(target)
+
+
+def read_entry(folder: Path) -> InstalledCode:
+    """What `build_entry` has put into a folder."""
+    warnings = msgspec.json.decode((folder / _WARNINGS_FILE).read_bytes(), type=tuple[str, ...])
+    if (folder / _ENVIRONMENT).is_dir():
+        return InstalledCode(interpreter=packages.interpreter_of(folder / _ENVIRONMENT), warnings=warnings)
     # A process of its own, of the same Python, finds the packages first.
-    apart = sys.executable if packages.shadows_server_modules(target / _PACKAGES) else ""
-    return InstalledCode(packages.search_path(target / _PACKAGES), apart, warnings)
+    apart = sys.executable if packages.shadows_server_modules(folder / _PACKAGES) else ""
+    return InstalledCode(packages.search_path(folder / _PACKAGES), apart, warnings)
 
 
 def digest_inputs(archives: Sequence[Path], interpreter: str) -> str:
@@ -76,9 +81,10 @@ def digest_inputs(archives: Sequence[Path], interpreter: str) -> str:
     return found.hexdigest()
 
 
-def _build_entry(
+def build_entry(
     archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> None:
+    """Install archives into the empty folder `work`; for the rest see `install_cached`."""
     warnings = _install_packages(archives, work, interpreter, timeout, runtime_version)
     (work / _WARNINGS_FILE).write_bytes(msgspec.json.encode(warnings))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email
 import json
+import logging
 import os
 import pkgutil
 import re
@@ -33,6 +34,8 @@ from packaging.version import InvalidVersion, Version
 
 from serving.child_environment import sanitize_environment
 from serving.errors import LoadFailed
+
+logger = logging.getLogger(__name__)
 
 # What an operator may set: where packages come from. The rest of pip's environment (another target,
 # --user, --upgrade, ...) would change what an install means.
@@ -209,12 +212,11 @@ def describe_install_environment(interpreter: str) -> Iterator[str]:
 
 
 def _list_distributions(interpreter: str) -> Iterator[str]:
+    """Read from names of files: nothing else is as quick."""
     if interpreter == sys.executable:
-        yield sys.version
-        yield from (f"{name} {version}" for name, version in _installed_versions().items())
-        return
-    # Read from names of files: an old Python has no other way that is quick.
-    version, *folders = _inspect_interpreter(interpreter)
+        version, folders = sys.version, sys.path
+    else:
+        version, *folders = _inspect_interpreter(interpreter)
     yield version
     for folder in folders:
         yield from (path.name for path in Path(folder).glob("*.*-info"))
@@ -307,6 +309,7 @@ class _Pip:
                 ) from error
             output.seek(0)
             said = output.read().decode(errors="replace")
+        logger.debug("%s", said)
         if done.returncode:
             raise _PipFailed(said)
         return said

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from training.logs.entries import LogEntry, list_segments
+from training.logs.entries import LogEntry
+from training.logs.reader import LogQuery, read_entries
 from training.messages import ReplicaEvent, ReplicaReport, TrainingReport, TrainingRequest
 
 ROOT = Path(__file__).parents[2]
@@ -101,11 +102,7 @@ class JobRun:
         return [entry.text for entry in self.entries() if entry.task == task]
 
     def entries(self) -> list[LogEntry]:
-        found = []
-        for segment in list_segments(self.log_dir):
-            text = (self.log_dir / segment.file_name).read_bytes()
-            found += [msgspec.json.decode(line, type=LogEntry) for line in text.splitlines()]
-        return sorted(found, key=lambda entry: (entry.time, entry.id))
+        return read_log(self.log_dir)
 
     def _read_reports(self) -> Iterator[TrainingReport]:
         assert self.process.stdout is not None
@@ -113,6 +110,10 @@ class JobRun:
             report = msgspec.json.decode(line, type=TrainingReport)
             self.seen.append(report)
             yield report
+
+
+def read_log(folder: Path) -> list[LogEntry]:
+    return read_entries(folder, LogQuery(limit=1 << 30))
 
 
 def is_alive(pid: int) -> bool:

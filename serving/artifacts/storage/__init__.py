@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.storage.artifact_cache import ArtifactCache, copy_folder
+from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, copy_folder
 from serving.artifacts.storage.file_store import FileStore
 from serving.artifacts.storage.file_system import FileInfo
 from serving.artifacts.storage.gcs import GcsClient, GcsSourceFolder, emulator_host
@@ -23,7 +23,15 @@ from serving.artifacts.storage.local_source import LocalSourceFolder, find_local
 from serving.artifacts.storage.source_folder import MAX_FILES, SourceFolder, check_file_names, digest_listing
 from serving.artifacts.storage.uris import parse_storage_uri
 
-__all__ = ["MAX_FILES", "ArtifactFetcher", "FetchResult", "FileInfo", "FileStore", "emulator_host"]
+__all__ = [
+    "MAX_FILES",
+    "ArtifactFetcher",
+    "FetchResult",
+    "FileInfo",
+    "FileStore",
+    "HeldEntry",
+    "emulator_host",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,14 @@ class ArtifactFetcher:
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
         """Copy what `make` puts into a folder to the new folder `destination`; cached by `digest`."""
         self._cache.fetch_or_build(digest, make, destination)
+
+    def build(self, digest: str, make: Callable[[Path], None]) -> None:
+        """Have the cache entry `digest` filled by `make`, unless it is there."""
+        self._cache.build(digest, make)
+
+    def hold(self, digest: str) -> HeldEntry | None:
+        """The cache entry `digest` for use in place, which must not be changed; None if it is not there."""
+        return self._cache.hold(digest)
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
         """Copy one file into `destination_dir` under its own name. Raises as `fetch` does."""

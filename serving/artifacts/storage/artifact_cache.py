@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,17 @@ from serving.artifacts.storage.local_source import copy_content, sync_to_disk
 from serving.artifacts.storage.source_folder import SourceFile
 
 _DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEntry:
+    """An entry of the cache that is not removed while it is held, by this process or a fork of it."""
+
+    folder: Path
+    lock: IO[bytes]
+
+    def close(self) -> None:
+        self.lock.close()
 
 
 class ArtifactCache:
@@ -61,6 +73,34 @@ class ArtifactCache:
 
         Other processes that need it wait. Links are copied as links; modes and times are kept.
         """
+        with self._build_entry(digest, make) as entry:
+            _copy_tree(entry, destination)
+
+    def build(self, digest: str, make: Callable[[Path], None]) -> None:
+        """Fill the entry `digest` by `make` if it is missing."""
+        with self._build_entry(digest, make):
+            pass
+
+    def hold(self, digest: str) -> HeldEntry | None:
+        """The entry `digest` for use in place, until it is closed; None if it is missing or in work."""
+        self._locks.mkdir(parents=True, exist_ok=True)
+        entry, lock = self._root / digest, self._locks / digest
+        file = lock.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Whoever removes it locks it alone, and removes the lock's file then.
+            if entry.is_dir() and _is_same_file(file, lock):
+                now = time.time_ns()
+                os.utime(entry, ns=(now, now))
+                return HeldEntry(entry, file)
+        except BlockingIOError:
+            pass
+        file.close()
+        return None
+
+    @contextmanager
+    def _build_entry(self, digest: str, make: Callable[[Path], None]) -> Iterator[Path]:
+        """Have an entry, filled by `make` if it is missing, and keep others from it."""
         self._locks.mkdir(parents=True, exist_ok=True)
         self._partial.mkdir(exist_ok=True)
         entry = self._root / digest
@@ -81,7 +121,7 @@ class ArtifactCache:
                 sync_to_disk(self._root)
             now = time.time_ns()
             os.utime(entry, ns=(now, now))
-            _copy_tree(entry, destination)
+            yield entry
 
     def _evict_entries(self, needed: int) -> None:
         """Remove unlocked entries, least recently used first, until `needed` more bytes fit."""

@@ -25,6 +25,8 @@ _NODE = (
     "serving.node.codecs.tensorflow_rest",
     "serving.node.codecs.tensorflow_grpc",
 )
+# What forks replicas of training jobs.
+_TRAINING = ("training.supervisor", "training.thread_pools")
 # All packages that pickles may refer to; the missing ones are imported by these.
 _SKLEARN = (
     "calibration", "cluster", "compose", "covariance", "cross_decomposition", "decomposition",
@@ -76,7 +78,7 @@ def interpreter_pilot_spec(interpreter: str, environment: Mapping[str, str]) -> 
 
 def _preload(key: str) -> tuple[str, ...]:
     if key == "tensorflow":
-        return (*_NODE, "serving.runtimes.tensorflow_runtime.runtime")
+        return (*_NODE, "serving.runtimes.tensorflow_runtime.runtime", *_TRAINING)
     xgboost = _XGBOOST if _is_installed("xgboost") else ()
     sklearn = (f"sklearn.{name}" for name in _SKLEARN)
     common = (
@@ -85,7 +87,7 @@ def _preload(key: str) -> tuple[str, ...]:
         *sklearn,
         "serving.runtimes.sklearn_runtime.warm_imports",
     )
-    return (*common, *xgboost, "serving.node.warmup.spare_warmup")
+    return (*common, *xgboost, "serving.node.warmup.spare_warmup", *_TRAINING)
 
 
 @lru_cache

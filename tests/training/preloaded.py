@@ -1,0 +1,1 @@
+"""Stands for a framework that a pilot has imported."""

@@ -1,0 +1,151 @@
+"""Supervisors and replicas that are forked from a pilot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import msgspec
+
+from autoscaler import linux
+from autoscaler.node_process import LaunchSpec
+from autoscaler.pools import PilotSpec
+from autoscaler.pools.node_pipes import NodePipes
+from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy
+from autoscaler.shared_region import SharedRegion
+from tests.training.jobs import read_log
+from training.messages import TrainingReport, TrainingRequest
+
+PRELOADED = "tests.training.preloaded"
+
+
+def run_forked(folder: Path, source: str, **fields: Any) -> tuple[TrainingReport, dict[str, list[str]]]:
+    """Run a job whose program has this source text; returns its last report, and the lines of each task."""
+    modules = folder / "modules"
+    modules.mkdir(parents=True)
+    (modules / "trainer.py").write_text(dedent(source))
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(modules)}
+    request = TrainingRequest(
+        job="job_1",
+        uid="1",
+        module="trainer",
+        environment=environment,
+        scratch_dir=str(folder / "scratch"),
+        log_dir=str(folder / "log"),
+        cache_dir=str(folder / "cache"),
+        cache_bytes=1 << 30,
+        **fields,
+    )
+    spec = PilotSpec("test", ("training.supervisor", PRELOADED), {**os.environ, "TF_CPP_X": "1"})
+    report = asyncio.run(fork_supervisor(spec, request))
+    lines: dict[str, list[str]] = {}
+    for entry in read_log(folder / "log"):
+        lines.setdefault(entry.task, []).append(entry.text)
+    return report, lines
+
+
+async def fork_supervisor(spec: PilotSpec, request: TrainingRequest) -> TrainingReport:
+    tasks = set()
+
+    def start_task(_: str, work: Coroutine[Any, Any, None], __: str) -> asyncio.Task[None]:
+        tasks.add(task := asyncio.create_task(work))
+        return task
+
+    before = linux.set_subreaper(True)
+    pilots = PilotManager(PilotPolicy.parse("auto"), start_task)
+    pilots.start_pilots([spec])
+    region = SharedRegion(1)
+    listener = socket.socket()
+    launch = LaunchSpec(
+        "training.supervisor:start",
+        {"request": msgspec.to_builtins(request)},
+        dict(os.environ),
+        watches_lifeline=True,
+    )
+    try:
+        forked = await pilots.fork_node(spec, lambda: NodePipes(launch, listener.fileno(), region.fileno()))
+        assert forked is not None
+        child, pipes = forked
+        while True:
+            report = msgspec.convert(await pipes.receive_report(), TrainingReport)
+            assert report != TrainingReport(), "it ended without a result"
+            if report.done or report.failed:
+                break
+        assert await child.wait() == 0
+        pipes.close()
+        await child.wait_group_gone()
+    finally:
+        await pilots.close()
+        listener.close()
+        region.close()
+        linux.set_subreaper(before)
+    return report
+
+
+def test_a_fork_runs_as_python_m_does(tmp_path: Path) -> None:
+    source = """
+        import sys
+        loaded = "tests.training.preloaded" in sys.modules
+        import atexit, json, os, signal, threading, time
+        print(json.dumps([loaded, __name__, __spec__.name, os.path.basename(sys.argv[0]), sys.argv[1:]]))
+        print(json.dumps([os.listdir(), sys.path[0] == os.getcwd(), sys.modules["__main__"].MARK == 1]))
+        print(json.dumps([signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, os.listdir("/proc/self/fd")]))
+        atexit.register(print, "at exit")
+        threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    """.replace("import sys\n", "import sys\n        MARK = 1\n", 1)
+    report, lines = run_forked(tmp_path, source, args=("--steps", "3"))
+
+    assert report.done is not None
+    first, second, third, *rest = lines["master-replica-0"]
+    assert json.loads(first) == [True, "__main__", "trainer", "trainer.py", ["--steps", "3"]]
+    assert json.loads(second) == [[], True, True]
+    default, descriptors = json.loads(third)
+    assert default
+    assert len(descriptors) <= 5  # standard streams, lifeline, and the one of the listing
+    assert rest == ["thread", "at exit"]
+
+
+def test_exit_codes_are_real(tmp_path: Path) -> None:
+    for number, (source, code) in enumerate(
+        [("import sys; sys.exit(3)", 3), ("raise SystemExit('no data')", 1), ("1 / 0", 1)]
+    ):
+        report, lines = run_forked(tmp_path / str(number), source)
+
+        assert report.failed is not None
+        assert f"status of {code}" in report.failed.message
+    assert lines["master-replica-0"][0] == "Traceback (most recent call last):"
+    assert lines["master-replica-0"][-1] == "ZeroDivisionError: division by zero"
+    assert not any("forked_program" in line for line in lines["master-replica-0"])
+
+
+def test_processes_of_the_program_find_its_modules(tmp_path: Path) -> None:
+    source = """
+        import multiprocessing
+
+        def square(x):
+            return x * x
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(square, [3]))
+    """
+    report, lines = run_forked(tmp_path, source)
+
+    assert report.done is not None, report
+    assert lines["master-replica-0"] == ["[9]"]
+
+
+def test_variables_that_are_read_early_need_a_new_interpreter(tmp_path: Path) -> None:
+    source = "import sys; print('tests.training.preloaded' in sys.modules)"
+    _, same = run_forked(tmp_path / "same", source, variables={"TF_CPP_X": "1", "MINE": "2"})
+    _, other = run_forked(tmp_path / "other", source, variables={"TF_CPP_X": "2"})
+
+    assert same["master-replica-0"] == ["True"]
+    assert other["master-replica-0"] == ["False"]
+    assert "TF_CPP_X" in " ".join(other["service"])

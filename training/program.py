@@ -1,0 +1,124 @@
+"""What a job's program needs before it can run: its packages, installed, and its folder.
+
+Packages are installed once per content: an entry of the cache is used in place, as long as the job lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from serving.artifacts import package_cache
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.artifacts.package_cache import InstalledCode
+from serving.artifacts.storage import ArtifactFetcher, HeldEntry
+from serving.errors import ServingError, Unavailable
+from training.messages import TrainingFailure, TrainingRequest
+
+_FILE_SCHEME = "file://"
+_RESULT_FILE = "installed.json"
+
+
+class InstallResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The digest of the entry with the installed packages, or why there is none."""
+
+    digest: str = ""
+    failed: TrainingFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How the program is run: folders of its modules, and the Python, "" for our own.
+
+    `arguments` are all that it gets; `entry` is held while it may run.
+    """
+
+    arguments: tuple[str, ...]
+    installed: InstalledCode = InstalledCode()
+    entry: HeldEntry | None = None
+
+    def close(self) -> None:
+        if self.entry is not None:
+            self.entry.close()
+
+
+class ProgramBuilder:
+    """Makes the program of a request; raises ServingError."""
+
+    def __init__(self, request: TrainingRequest) -> None:
+        self._request = request
+        self._folders = LocalFolderPolicy(request.allowed_folders, request.refused_folders)
+        self._cache = ArtifactFetcher(Path(request.cache_dir), request.cache_bytes, folders=self._folders)
+        self._result_file = Path(request.scratch_dir, _RESULT_FILE)
+
+    def find(self) -> Program | None:
+        """The program, if that takes milliseconds: without packages, or with local ones in the cache."""
+        request = self._request
+        if not request.packages:
+            return Program(self._make_arguments(), InstalledCode(interpreter=request.interpreter))
+        if not all(uri.startswith(("/", _FILE_SCHEME)) for uri in request.packages):
+            return None
+        return self._hold(self._digest(self._fetch_archives()))
+
+    def install(self) -> None:
+        """Fill the cache; in a process of its own, as builds run code of the packages and take long.
+
+        What pip says goes to standard output.
+        """
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+        logging.getLogger("serving.artifacts").setLevel(logging.DEBUG)
+        request = self._request
+        try:
+            archives = self._fetch_archives()
+            digest = self._digest(archives)
+            self._cache.build(
+                digest,
+                lambda work: package_cache.build_entry(
+                    archives, work, request.interpreter, request.install_seconds, request.runtime_version
+                ),
+            )
+            result = InstallResult(digest)
+        except ServingError as error:
+            result = InstallResult(failed=TrainingFailure(error.status, error.message))
+        self._result_file.write_bytes(msgspec.json.encode(result))
+
+    def read_installed(self) -> Program | TrainingFailure:
+        """What `install` has made."""
+        result = msgspec.json.decode(self._result_file.read_bytes(), type=InstallResult)
+        if result.failed is not None:
+            return result.failed
+        program = self._hold(result.digest)
+        if program is None:
+            raise Unavailable("The installed packages were removed from the cache before they were used.")
+        return program
+
+    def _hold(self, digest: str) -> Program | None:
+        entry = self._cache.hold(digest)
+        if entry is None:
+            return None
+        return Program(self._make_arguments(), package_cache.read_entry(entry.folder), entry)
+
+    def _digest(self, archives: Sequence[Path]) -> str:
+        return package_cache.digest_inputs(archives, self._request.interpreter)
+
+    def _fetch_archives(self) -> list[Path]:
+        folder = Path(self._request.scratch_dir, "archives")
+        uris = enumerate(self._request.packages)
+        return [self._cache.fetch_file(uri, folder / str(number)) for number, uri in uris]
+
+    def _make_arguments(self) -> tuple[str, ...]:
+        """All arguments; a local job folder is made, and named by its path."""
+        request = self._request
+        path = request.job_dir.removeprefix(_FILE_SCHEME)
+        if path.startswith("/"):
+            self._folders.check_path(path)
+            try:
+                Path(path).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise Unavailable(f"The folder {path} cannot be made: {error.strerror}.") from error
+        return (*request.args, *(("--job-dir", path) if path else ()))

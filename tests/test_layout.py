@@ -509,7 +509,8 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
 
     # Some read nothing: `packages` hands the environment on to pip, a pilot's fork takes its node's, a batch
     # job hands on where temporary files go, and what a model's code finds online. A predictor takes its
-    # node's, and a replica of a training job that of the job.
+    # node's, and a replica of a training job that of the job; installs
+    # of its packages tell pip what is there already.
     assert readers == {
         "serving.config",
         "serving.artifacts.storage.gcs",
@@ -520,6 +521,8 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
         "batch.__main__",
         "batch.beam.model_handler",
         "training.forked_program",
+        "training.program",
+        "training.provided.hypertune",
     }
 
 

@@ -6,6 +6,7 @@ Packages are installed once per content: an entry of the cache is used in place,
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from serving.artifacts.storage import ArtifactFetcher, HeldEntry
 from serving.errors import ServingError, Unavailable
 from training.messages import TrainingFailure, TrainingRequest
 
+# Modules that every program finds.
+PROVIDED = Path(__file__).with_name("provided")
 _FILE_SCHEME = "file://"
 _RESULT_FILE = "installed.json"
 
@@ -55,6 +58,8 @@ class ProgramBuilder:
         self._folders = LocalFolderPolicy(request.allowed_folders, request.refused_folders)
         self._cache = ArtifactFetcher(Path(request.cache_dir), request.cache_bytes, folders=self._folders)
         self._result_file = Path(request.scratch_dir, _RESULT_FILE)
+        if str(PROVIDED) not in sys.path:
+            sys.path.append(str(PROVIDED))
 
     def find(self) -> Program | None:
         """The program, if that takes milliseconds: without packages, or with local ones in the cache."""
@@ -72,6 +77,10 @@ class ProgramBuilder:
         """
         logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
         logging.getLogger("serving.artifacts").setLevel(logging.DEBUG)
+        # pip runs as processes, which shall count them as installed.
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (os.environ.get("PYTHONPATH"), str(PROVIDED)))
+        )
         request = self._request
         try:
             archives = self._fetch_archives()

@@ -36,7 +36,7 @@ from training.messages import (
     TrainingReport,
     TrainingRequest,
 )
-from training.program import Program, ProgramBuilder
+from training.program import PROVIDED, Program, ProgramBuilder
 from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
 
 SendReport = Callable[[TrainingReport], None]
@@ -214,7 +214,11 @@ class Supervisor:
             threads=self._threads,
             restarts=self._restarts.get(replica, 0),
         )
-        folders = [*map(str, self._program.installed.folders), environment.get("PYTHONPATH", "")]
+        folders = [
+            *map(str, self._program.installed.folders),
+            environment.get("PYTHONPATH", ""),
+            str(PROVIDED),
+        ]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         return environment
 

@@ -38,9 +38,8 @@ class JobRun:
             uid="1",
             scratch_dir=str(folder / "scratch"),
             log_dir=str(self.log_dir),
-            cache_dir=str(folder / "cache"),
             cache_bytes=1 << 30,
-            **{"grace_seconds": 5.0, **fields},
+            **{"cache_dir": str(folder / "cache"), "grace_seconds": 5.0, **fields},
         )
         lifeline, self._lifeline = os.pipe()
         self.process = subprocess.Popen(

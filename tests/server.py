@@ -20,15 +20,16 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tests.bounds import HANG_SECONDS
+
 T = TypeVar("T")
 
 # Every process of a server inherits it, so that none can hide.
 _MARK = "TESTS_STATE_DIR"
-_START_SECONDS = 30
 _MAIN = "from serving.cli import main; main()"
 
 
-def until(found: Callable[[], T | None], what: str, *, seconds: float = 30) -> T:
+def until(found: Callable[[], T | None], what: str, *, seconds: float = HANG_SECONDS) -> T:
     """What `found` returns once it is true; the test fails when that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     while not (result := found()):
@@ -118,7 +119,7 @@ class Server:
         operation = self.wait(reply.json["name"])
         assert "error" not in operation, operation
 
-    def wait(self, operation: str, *, seconds: float = 90) -> dict[str, Any]:
+    def wait(self, operation: str, *, seconds: float = HANG_SECONDS) -> dict[str, Any]:
         """The operation once it is done."""
 
         def done() -> dict[str, Any] | None:
@@ -163,13 +164,13 @@ class Server:
     def stop(self) -> int:
         """End the server the orderly way and wait until all its processes are gone; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=HANG_SECONDS)
         self.wait_for_end()
         return code
 
     def wait_for_end(self) -> None:
         """Wait until no process of the server is left."""
-        until(lambda: not self.processes(), f"no process is left of {self.processes()}", seconds=15)
+        until(lambda: not self.processes(), f"no process is left of {self.processes()}")
 
 
 def processes_of(state_dir: Path) -> dict[int, str]:
@@ -226,14 +227,14 @@ def running(
             try:
                 url = _address(lines, log, "http://", "https://")
             except AssertionError as error:
-                raise EndedAtStart(process.wait(timeout=20), log.read_text()) from error
+                raise EndedAtStart(process.wait(timeout=HANG_SECONDS), log.read_text()) from error
             server = Server(url, process, state_dir, log, lines)
             yield server
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(timeout=20)
+                    process.wait(timeout=HANG_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
             process.wait()
@@ -280,7 +281,7 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None
 def _address(lines: queue.SimpleQueue[str], log: Path, *schemes: str) -> str:
     """The address in the next line that tells one; lines before it come again after the last."""
     passed: list[str] = []
-    while line := lines.get(timeout=_START_SECONDS):
+    while line := lines.get(timeout=HANG_SECONDS):
         for word in line.split():
             if word.startswith(schemes):
                 for other in passed:

@@ -10,6 +10,7 @@ from autoscaler.activator import Activator, StartEstimate
 from autoscaler.errors import NodeError
 from autoscaler.pools import Node, NodeSpec
 from tests.autoscaler.fakes import Asker, Clock, FakePatience, FakePool, settle, spec
+from tests.bounds import HANG_SECONDS
 
 
 class FakeWaker:
@@ -73,7 +74,7 @@ def run(
     main: Callable[[World], Awaitable[None]], *, queue_requests: int = 100, queue_bytes: int = 1000
 ) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             await main(make_world(queue_requests, queue_bytes))
 
     asyncio.run(bounded())

@@ -18,8 +18,8 @@ import uvloop
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec, PilotState, PilotStatus
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.supervision import Supervisor
+from tests.bounds import HANG_SECONDS
 
-SECONDS = 30
 ENVIRONMENT = {**os.environ, "VARIABLE": "as given"}
 
 
@@ -78,7 +78,7 @@ def run(main: Main, *, drain: float = 10, pilots: str | float = "auto", starts: 
         history = History()
         supervisor = Supervisor()
         pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, pilots=pilots)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             async with supervisor, pool:
                 await main(pool, history)
         assert set(supervisor.errors.values()) <= {0}, supervisor.errors

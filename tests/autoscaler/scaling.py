@@ -12,6 +12,7 @@ from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from autoscaler.version_scaler import VersionScaler
 from tests.autoscaler.fakes import MIB, Asker, Clock, FakePatience, FakePool, settle, spec
+from tests.bounds import HANG_SECONDS
 
 
 class World:
@@ -107,7 +108,7 @@ class World:
 
 def run(main: Callable[[World], Awaitable[None]], *, tick: float = 1.0, memory_bytes: int = 0) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             world = World(tick=tick, memory_bytes=memory_bytes)
             try:
                 await main(world)

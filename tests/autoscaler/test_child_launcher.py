@@ -11,6 +11,7 @@ import pytest
 
 from autoscaler.child_launcher import RunningChild, module_command, run_child
 from tests.autoscaler.pool import children, descriptors
+from tests.bounds import HANG_SECONDS
 
 ECHO = "import sys; print(sys.stdin.read().upper())"
 # Ends by SIGTERM, but not its child in the same group.
@@ -44,7 +45,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Bounded in time; no process and no descriptor may be left."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             before = children(), descriptors()
             await test()
             await asyncio.sleep(0)  # transports close a turn later

@@ -529,7 +529,7 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
         def tidy() -> bool:
             return (pools.descriptors(), len(children())) == before
 
-        await asyncio.to_thread(until, tidy, f"it is as before: {before}", seconds=10)
+        await asyncio.to_thread(until, tidy, f"it is as before: {before}")
 
     run(main)
 

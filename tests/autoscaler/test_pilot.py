@@ -524,4 +524,4 @@ def test_nothing_outlives_a_killed_server(tmp_path: Path) -> None:
         server.wait()
         server.stdout.close()
 
-    until(lambda: not processes_of(tmp_path), f"all of {processes} are gone", seconds=10)
+    until(lambda: not processes_of(tmp_path), f"all of {processes} are gone")

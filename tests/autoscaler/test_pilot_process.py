@@ -22,6 +22,7 @@ from autoscaler.pools import local_pool
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.processes import OrphanReaper
 from tests.autoscaler.pool import TINY, History, children, lit, run
+from tests.bounds import HANG_SECONDS
 from tests.server import until
 
 
@@ -76,7 +77,7 @@ def test_a_pilot_ends_when_the_socket_does(link: tuple[subprocess.Popen[bytes], 
     until(lambda: spare in children(), "the spare is ours")
     ours.close()
 
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=HANG_SECONDS) == 0
     assert os.waitstatus_to_exitcode(os.waitpid(spare, 0)[1]) == 0
 
 
@@ -88,7 +89,7 @@ def test_a_pilot_ends_on_request(link: tuple[subprocess.Popen[bytes], socket.soc
     until(lambda: spare in children(), "the spare is ours")
     process.terminate()
 
-    assert process.wait(timeout=10) == -signal.SIGTERM
+    assert process.wait(timeout=HANG_SECONDS) == -signal.SIGTERM
     ours.close()
     assert os.waitstatus_to_exitcode(os.waitpid(spare, 0)[1]) == 0
 

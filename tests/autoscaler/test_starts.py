@@ -9,6 +9,7 @@ import pytest
 
 from autoscaler.pools import start_slots
 from autoscaler.pools.start_slots import StartSlot, StartSlots
+from tests.bounds import HANG_SECONDS
 
 
 class World:
@@ -34,7 +35,7 @@ class World:
 
 def run(main: Callable[[World], Awaitable[None]], count: int = 2) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             await main(World(count))
 
     asyncio.run(bounded())

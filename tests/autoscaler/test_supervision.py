@@ -9,6 +9,7 @@ import pytest
 
 from autoscaler.supervision import Supervisor
 from tests.autoscaler.fakes import Clock, settle
+from tests.bounds import HANG_SECONDS
 
 
 class World:
@@ -41,7 +42,7 @@ class World:
 
 def run(main: Callable[[World], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             world = World()
             async with world.supervisor:
                 world.supervisor.start_loop("tested", world.wait, world.work, within=10)

@@ -164,7 +164,7 @@ def wait(ml: Any, operation: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = request.execute()
         return found if found.get("done", False) else None
 
-    return until(done, f"{operation['name']} is done", seconds=90)
+    return until(done, f"{operation['name']} is done")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

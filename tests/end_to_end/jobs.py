@@ -10,14 +10,15 @@ from typing import Any
 
 import httpx
 
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 from tests.server import Server, until
 
 ENDS = ("SUCCEEDED", "FAILED", "CANCELLED")
 # What a job may leave in its output folder besides its results.
 CLAIM = ".pilotlight/claim"
-# Seconds within which no process of a job may be left, and bytes of the state folder that one may keep.
-_GONE_WITHIN, _KEPT = 5, 1 << 16
+# Bytes of the state folder that a job may keep.
+_KEPT = 1 << 16
 
 
 def job(job_id: str, inputs: str | list[str], output: Path | str, **details: Any) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def get(server: Server, name: str) -> dict[str, Any]:
     return found
 
 
-def finished(server: Server, name: str, *, seconds: float = 60) -> dict[str, Any]:
+def finished(server: Server, name: str, *, seconds: float = HANG_SECONDS) -> dict[str, Any]:
     """The job once it has ended, when no process of it is left."""
 
     def ended() -> dict[str, Any] | None:
@@ -130,12 +131,10 @@ def processes(server: Server) -> dict[str, list[int]]:
 
 def check_nothing_is_left(server: Server, folder: Path) -> None:
     """Of jobs that have ended: no process, only whole files in the output folder, only logs in the state."""
-    until(lambda: not any(processes(server).values()), "no process is left", seconds=_GONE_WITHIN)
+    until(lambda: not any(processes(server).values()), "no process is left")
     assert {name for name in files(folder) if not name.startswith("prediction.")} <= {CLAIM}
     # It is tidied up just after the job is seen to have ended.
-    until(
-        lambda: _names(server) <= {"log"}, f"only logs are left, not {_names(server)}", seconds=_GONE_WITHIN
-    )
+    until(lambda: _names(server) <= {"log"}, f"only logs are left, not {_names(server)}")
     kept = [file.stat().st_size for file in (server.state_dir / "jobs").rglob("*") if file.is_file()]
     assert all(size < _KEPT for size in kept)
 

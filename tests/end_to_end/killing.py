@@ -88,7 +88,7 @@ class Battle:
             ended = jobs.get(self.server, name)["state"] in jobs.ENDS
             return ended or len(jobs.processes(self.server)["worker"]) == 2
 
-        until(at_work, "workers are at work", seconds=40)
+        until(at_work, "workers are at work")
 
     def check(self, name: str, folder: Path, *, seconds: float = 60) -> dict[str, Any]:
         """The job once it has ended: with exactly one prediction of each good record, or clearly failed.

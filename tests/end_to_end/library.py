@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bounds import HANG_SECONDS
+
 ROWS = [[number / 8, -number] for number in range(150)]
 # One looks like JSON, one is empty, one holds a line end: a record of a TFRecord file may.
 WORDS = ["plain", '{"x": 1}', "", "zwei\nZeilen", "größer", *(f"word {number}" for number in range(95))]
@@ -34,7 +36,7 @@ def write(saved_model: Path, folder: Path) -> Library:
     """Have everything written."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", __name__, str(saved_model), str(folder)]
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, timeout=HANG_SECONDS)
     answers = json.loads((folder / "answers.json").read_text())
     return Library(folder / "numbers.gz", folder / "words", folder / "model", **answers)
 

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bounds import HANG_SECONDS
+
 _SETUP = "from setuptools import setup\nsetup(name={name!r}, version='0.1', py_modules={modules!r})\n"
 
 # What the custom prediction routine of these tests does, asked by the first value of its instances.
@@ -146,7 +148,9 @@ def write_pipeline(folder: Path) -> Any:
 def write_tensorflow(folder: Path) -> None:
     """A SavedModel whose signatures take numbers, pairs of a number and a string, and examples."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-m", __name__, str(folder)], env=environment, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", __name__, str(folder)], env=environment, check=True, timeout=HANG_SECONDS
+    )
 
 
 def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], requires: str = "") -> Path:

@@ -141,7 +141,7 @@ def test_a_damaged_verdict_means_the_plain_path_and_a_new_study(server: Server, 
         answers(server, name, zoo.rows)  # so that it stays awake
         return "reason" not in ways(server, name)
 
-    until(studied_anew, "there is a new verdict", seconds=90)
+    until(studied_anew, "there is a new verdict")
     assert verdict_of(server, name)[1].key == verdict.key
     assert one_by_one(server, name, zoo.rows) == zoo.boosted(0)
 
@@ -212,7 +212,7 @@ def test_a_node_alone_studies_in_the_background_once(zoo: Zoo, tmp_path: Path) -
 
     with running_node(model_dir) as node:
         assert one_by_one(node, "models/m", zoo.rows) == wanted
-        until(lambda: way(node).startswith("by "), "the study is done", seconds=90)
+        until(lambda: way(node).startswith("by "), "the study is done")
         assert one_by_one(node, "models/m", zoo.rows) == wanted
     with running_node(model_dir) as node:
         until(lambda: node.call("GET", "/readyz").status == 200, "it is ready")

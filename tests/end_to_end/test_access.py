@@ -116,7 +116,7 @@ def test_googles_client_handles_policies(server: Server, files: Path) -> None:
             except RefreshError:  # what the client makes of 401
                 return False
 
-        until(noticed, "the server knows Ann's token", seconds=10)
+        until(noticed, "the server knows Ann's token")
         assert held() == {"permissions": ["ml.models.get"]}
         assert changed["etag"] != policy["etag"]
         assert models.getIamPolicy(resource=name).execute() == changed

@@ -138,7 +138,6 @@ def cost_of_node(folder: Path) -> Cost:
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("framework", "write"),
     [

@@ -80,6 +80,6 @@ def test_a_version_answers_by_another_method_online_and_in_batch(server: Server,
         assert state not in ("FAILED", "CANCELLED")
         return bool(state == "SUCCEEDED")
 
-    until(ended, "the job", seconds=120)
+    until(ended, "the job")
     (file,) = (tmp_path / "out").glob("prediction.results-*")
     assert [json.loads(line) for line in file.read_text().splitlines()] == shares

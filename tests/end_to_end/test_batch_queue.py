@@ -130,7 +130,7 @@ def test_a_job_whose_version_is_deleted_fails(world: World) -> None:
     until(Path(f"{gate}.reached").exists, "it is at work")
 
     world.server.delete(V3)
-    job = jobs.finished(world.server, name, seconds=15)
+    job = jobs.finished(world.server, name)
 
     assert job["state"] == "FAILED"
     assert re.search(rf"{V3} was deleted .*Submit the job again", job["errorMessage"])

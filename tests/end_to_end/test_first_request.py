@@ -24,7 +24,7 @@ from tests.conftest import Report
 from tests.end_to_end.test_alone import boosted, dense, linear
 from tests.server import Server, running, running_server, until
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.alone
 
 MODEL = "projects/p/models/m"
 LIMIT = 2.0

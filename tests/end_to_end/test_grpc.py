@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from serving.transport.grpc_server.rpc_methods import RPC_METHODS
+from tests.bounds import HANG_SECONDS
 from tests.calls import Reply, call, grpc, infer_request, load_message_class, predict_request
 from tests.end_to_end import models
 from tests.server import Server, running_node, until
@@ -208,4 +209,4 @@ def test_a_call_under_way_is_answered_before_the_end(node: Server, channel: grpc
     until(refused, "new calls are refused")
     asking.join()
     assert [one.code for one in told] == ["OK"]
-    assert node.process.wait(timeout=10) == 0
+    assert node.process.wait(timeout=HANG_SECONDS) == 0

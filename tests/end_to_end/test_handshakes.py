@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.calls import grpc
 from tests.certificates import write_certificate
 from tests.server import Server, running_server, until
@@ -42,7 +43,7 @@ def answers(server: Server, folder: Path, protocol: str) -> bool:
         return httpx.get(f"{server.url}/healthz", verify=context, timeout=30).status_code == 200
     credentials = grpc.ssl_channel_credentials((folder / "cert.pem").read_bytes())
     with grpc.secure_channel(server.grpc, credentials) as channel:
-        grpc.channel_ready_future(channel).result(timeout=30)
+        grpc.channel_ready_future(channel).result(timeout=HANG_SECONDS)
     return True
 
 
@@ -89,7 +90,7 @@ def test_handshakes_count_among_the_connections(protocol: str, tmp_path: Path) -
         secure_server(tmp_path, "--header-timeout=60", "--max-connections=40") as server,
     ):
         clients = connect(server, protocol, 60, stack)
-        until(lambda: ended(clients) >= 20, "those beyond are closed", seconds=10)
+        until(lambda: ended(clients) >= 20, "those beyond are closed")
         # Over HTTP a crowd makes room: those that have been at it for longest go.
         assert ended(clients) <= (24 if protocol == "http" else 20)
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.server import Server, running_node, running_server, until
 
@@ -193,7 +194,7 @@ def test_a_node_alone_ends_when_its_model_does_not_come_back(tmp_path: Path) -> 
         assert node.predict(MODEL, [1]).json == {"predictions": [2]}
         with pytest.raises(httpx.TransportError):
             node.predict(MODEL, ["loop"])
-        assert node.process.wait(timeout=30) == 1
+        assert node.process.wait(timeout=HANG_SECONDS) == 1
         log = node.log.read_text()
     assert f"one call of its model took more than {CALL_TIMEOUT:g} s (setting call_timeout)" in log
     assert "moody.py" in log

@@ -24,7 +24,6 @@ from tests.end_to_end.conftest import Files
 from tests.server import Server, running_server, until
 
 # The first test waits for TensorFlow twice, and so may others that run beside it.
-pytestmark = pytest.mark.timeout(240)
 
 ROOT = Path(__file__).parents[2]
 # `make test` sets it up and says where it is.

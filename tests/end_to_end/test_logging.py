@@ -92,7 +92,7 @@ def settled(server: Server) -> dict[str, int]:
         counts = stats(server)
         return counts if counts["waiting"] == 0 else None
 
-    return until(found, "all is delivered", seconds=60)
+    return until(found, "all is delivered")
 
 
 def writer(server: Server) -> int:

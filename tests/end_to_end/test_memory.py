@@ -69,7 +69,7 @@ class World:
         before = sum(map(resident, pids))
         for _ in range(times):
             ask()
-        until(lambda: sum(map(resident, pids)) < before + ALLOWED, "the memory is free again", seconds=5)
+        until(lambda: sum(map(resident, pids)) < before + ALLOWED, "the memory is free again")
 
     def processes(self) -> list[int]:
         """The gateway and the node; others start and end as they like."""

@@ -90,7 +90,6 @@ def node(files: Files) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.timeout(300)
 @of_paths
 @pytest.mark.parametrize(
     "examples", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
@@ -105,7 +104,6 @@ def test_a_server_answers_as_its_document_says(
         pytest.fail(found)
 
 
-@pytest.mark.timeout(300)
 @of_paths
 @pytest.mark.parametrize(
     "examples", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]

@@ -66,7 +66,7 @@ def test_an_only_output_by_machine_type(server: Server, folders: Path, tmp_path:
     post = document["paths"][f"/v1/{name}:predict"]["post"]["responses"]["200"]["content"]["application/json"]
     assert post["example"] == {"predictions": answer}
     assert {"type": "array"}.items() <= _items(post["schema"])["anyOf"][-1].items()
-    assert finished(server, submitted, seconds=100)["state"] == "SUCCEEDED"
+    assert finished(server, submitted)["state"] == "SUCCEEDED"
     assert results(tmp_path / "out") == online
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.server import running_server, until
 
@@ -73,7 +74,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], set[str]]
     """The statuses of the requests and the modules of a gateway's process."""
     folder = tmp_path_factory.mktemp("life")
     command = [sys.executable, "-c", LIFE, str(folder)]
-    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=HANG_SECONDS)
     statuses, modules = json.loads(done.stdout)
     return statuses, set(modules)
 

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.end_to_end.conftest import Files
 from tests.server import Reply, Server, processes_of, running_server, start, until
@@ -120,7 +121,7 @@ def test_a_second_server_on_the_same_state_is_refused(serve: Serve, state_dir: P
     with serve("--pilots", "off") as server:
         with (tmp_path / "second.log").open("w+") as stderr:
             second = start(("serve", "--port", "0", "--state-dir", str(state_dir)), state_dir, {}, stderr)
-            output, _ = second.communicate(timeout=30)
+            output, _ = second.communicate(timeout=HANG_SECONDS)
             stderr.seek(0)
             said = stderr.read()
 
@@ -269,7 +270,7 @@ def test_a_stopping_server_finishes_what_it_works_on(
             until(lambda: not accepts(server), "the server takes no new connections")
             assert server.process.poll() is None
         assert working.result().json == {"predictions": ["done"]}
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=HANG_SECONDS) == 0
         server.wait_for_end()
 
 

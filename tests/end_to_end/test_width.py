@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from autoscaler import machine
 from serving.gateway.state.records import DeploymentInfo, ModelRecord, Record, VersionRecord
 from serving.gateway.state.store import SqliteStore
@@ -72,7 +70,6 @@ def idle(server: Server) -> float:
     return min(found)
 
 
-@pytest.mark.timeout(60)
 def test_a_thousand_sleeping_versions_cost_next_to_nothing(tmp_path: Path) -> None:
     """Under 20 MB in the gateway, nothing of the processor, and they are listed and found as before."""
     with serving(tmp_path, 0) as server:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.faults.injection import SOCKET, Injection
 from tests.server import Server, running_server, until
@@ -77,8 +78,8 @@ def is_well(server: Server, files: Path, name: str) -> None:
     assert server.predict(f"{model}/versions/v", ROWS).status == 200
     server.delete(f"{model}/versions/v")
     server.delete(model)
-    until(lambda: server.predict(VERSION, ROWS).status == 200, "predictions are answered again", seconds=10)
-    until(lambda: server.call("GET", "/readyz").status == 200, "the server is ready", seconds=10)
+    until(lambda: server.predict(VERSION, ROWS).status == 200, "predictions are answered again")
+    until(lambda: server.call("GET", "/readyz").status == 200, "the server is ready")
 
 
 def errors(server: Server) -> float:
@@ -133,7 +134,7 @@ def test_a_loop_that_ends(name: str, files: Path, tmp_path: Path) -> None:
     """It takes the server with it, in order: nothing is left, the reason is told, the status is not 0."""
     with started(tmp_path, files) as (server, injection):
         injection.fail(name, "cancel")
-        assert server.process.wait(timeout=30) == 1
+        assert server.process.wait(timeout=HANG_SECONDS) == 1
         server.wait_for_end()
         assert f"the server stops: the background loop '{name}' ended unexpectedly" in server.log.read_text()
 
@@ -143,7 +144,7 @@ def test_the_application_that_ends(files: Path, tmp_path: Path) -> None:
     with started(tmp_path, files) as (server, injection):
         (name,) = (task.name for task in injection.tasks() if task.coroutine == "LifespanOn.main")
         injection.fail(name, "RuntimeError")
-        assert server.process.wait(timeout=30) == 1
+        assert server.process.wait(timeout=HANG_SECONDS) == 1
         server.wait_for_end()
         assert "the server stops: the application has ended" in server.log.read_text()
 

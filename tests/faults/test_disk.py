@@ -19,6 +19,7 @@ from serving.gateway.state.records import ModelRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.server import Reply, Server, processes_of, running_server, start
 
@@ -248,7 +249,7 @@ def said_at_start(place: Path | str, log: Path, prefix: tuple[str, ...] = ()) ->
         arguments = ("serve", "--port", "0", "--state-dir", str(place))
         process = start(arguments, log, {}, stderr, prefix)
         try:
-            process.communicate(timeout=30)
+            process.communicate(timeout=HANG_SECONDS)
         finally:
             process.kill()
         stderr.seek(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.server import Reply, Server, running_server, start, until
 
@@ -128,7 +129,7 @@ def test_a_start_without_threads(tmp_path: Path) -> None:
         arguments = ("serve", "--port", "0", "--state-dir", str(tmp_path / "state"))
         with (tmp_path / "log").open("w") as log:
             process = start(arguments, tmp_path / "state", {}, log, joining(group))
-            process.communicate(timeout=30)
+            process.communicate(timeout=HANG_SECONDS)
 
     said = (tmp_path / "log").read_text()
     assert process.returncode == 1
@@ -190,9 +191,9 @@ def test_a_shortage(what: str, server: Server, group: Path | None) -> None:
     for name in created:
         assert server.call("GET", name).status == 200
         server.delete(name)
-    until(lambda: server.predict(ASLEEP, ROWS).status == 200, "the version that slept is woken", seconds=30)
+    until(lambda: server.predict(ASLEEP, ROWS).status == 200, "the version that slept is woken")
     server.create_model(f"{PARENT}/after_{what}")
     server.create_version(f"{PARENT}/after_{what}/versions/v", deploymentUri=files)
     assert server.predict(f"{PARENT}/after_{what}/versions/v", ROWS).status == 200
-    until(lambda: server.call("GET", "/readyz").status == 200, "the server is ready", seconds=15)
+    until(lambda: server.call("GET", "/readyz").status == 200, "the server is ready")
     server.delete(f"{PARENT}/after_{what}/versions/v")

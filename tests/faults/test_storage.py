@@ -144,7 +144,6 @@ def test_a_creation_outlives_a_storage_that_hangs(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 def test_a_storage_that_stays_away(
     server: Server, front: Front, emulator_server: Emulator, forest: tuple[str, Any]
 ) -> None:
@@ -178,10 +177,10 @@ def test_a_job_rides_out_failures(
     name = jobs.submit(
         server, jobs.job("rides", f"{bucket}/in/*", f"{bucket}/out", versionName=VERSION), "faults"
     )
-    ended = jobs.finished(server, name, seconds=90)
+    ended = jobs.finished(server, name)
     front.answer = works
 
     assert jobs.outcome(ended) == ("SUCCEEDED", 60, 0), ended
     folder = jobs.download(emulator_server, f"{bucket}/out", tmp_path / "out")
     assert len(jobs.results(folder)) == 60
-    until(lambda: not any(jobs.processes(server).values()), "no process is left", seconds=15)
+    until(lambda: not any(jobs.processes(server).values()), "no process is left")

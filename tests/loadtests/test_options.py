@@ -9,6 +9,7 @@ import pytest
 
 from loadtests.options import add_options, plan_run
 from loadtests.shapes import LoadStage
+from tests.bounds import HANG_SECONDS
 
 GIVEN = ("--model", "m", "--instances", "rows.jsonl", "--report", "out")
 
@@ -60,7 +61,7 @@ def test_help_tells_the_shapes_and_what_a_pass_means() -> None:
     """All that one needs to choose one."""
     command = [sys.executable, "-m", "loadtests", "--help"]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
     told = " ".join(done.stdout.split())
 
     assert "staircase: Up to the peak rate in equal steps" in told

@@ -23,6 +23,7 @@ from serving.transport.connection_limits import SLICES, ConnectionLimiter
 from serving.transport.http_connection import ConnectionPhase, HttpConnection
 from serving.transport.http_server import listen_tcp
 from tests.asgi import read_body, send_json
+from tests.bounds import HANG_SECONDS
 from tests.certificates import write_certificate
 
 PLACES, SECONDS = 20, 10
@@ -142,7 +143,7 @@ def run(folder: Path, main: Callable[[World], Awaitable[None]]) -> None:
             )
             listener.start()
             world.gate.check_next_slice(0.0)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_SECONDS):
                 await main(world)
                 for _, writer in world.clients:
                     writer.close()

@@ -16,6 +16,7 @@ from serving.artifacts.storage import MAX_FILES, ArtifactFetcher, FetchResult, e
 from serving.artifacts.storage.artifact_cache import ArtifactCache
 from serving.artifacts.storage.source_folder import SourceFile
 from serving.errors import InvalidArgument, NotFound, PermissionDenied, ServingError, Unavailable
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Answer, Emulator, Front
 
 pytestmark = [
@@ -466,7 +467,9 @@ def test_two_processes_download_once(emulator: Emulator, front: Front, tmp_path:
         return forward()
 
     front.answer = answer
-    outputs = [process.communicate(timeout=30) for process in [fetching(tmp_path, uri, n) for n in "ab"]]
+    outputs = [
+        process.communicate(timeout=HANG_SECONDS) for process in [fetching(tmp_path, uri, n) for n in "ab"]
+    ]
 
     assert outputs[0][0] == outputs[1][0] != ""
     assert len(front.downloads()) == 5
@@ -528,7 +531,7 @@ def test_a_running_fetch_is_not_swept(
     assert asked.wait(30)
     storage.fetch(str(make(tmp_path / "other", {"x": b"x"})), tmp_path / "other copy")
     go.set()
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_SECONDS)
 
     assert process.returncode == 0
     assert tree(tmp_path / "model") == {"model.pkl": b"1"}

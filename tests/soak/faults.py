@@ -25,6 +25,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import jobs
 from tests.server import EndedAtStart, Server, processes_of, running_server, until
 
@@ -153,7 +154,7 @@ class Site:
             self.start()
         except EndedAtStart as error:
             return error.status
-        until(self._is_ready_or_over, "the server is ready", seconds=90)
+        until(self._is_ready_or_over, "the server is ready")
         return self.server.process.poll()
 
     def _is_ready_or_over(self) -> bool:
@@ -173,7 +174,9 @@ class Site:
         if compiler is None:
             self.missing.append("clock: no C compiler")
             return
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, _CLOCK, "-ldl"], check=True, timeout=60)
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-o", library, _CLOCK, "-ldl"], check=True, timeout=HANG_SECONDS
+        )
         self.clock = self.root / "clock"
         self.clock.write_bytes(struct.pack("q", 0))
         self._environment |= {"LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self.clock)}

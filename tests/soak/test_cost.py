@@ -42,7 +42,7 @@ def test_ten_versions_of_tensorflow_share_their_framework(
         for name in names:
             server.create_version(name, deploymentUri=str(model.folder))
         until(lambda: server.fleet()["pilots"][0]["state"] == "lit", "the pilot is lit")
-        until(lambda: not server.nodes(), "all sleep", seconds=60)
+        until(lambda: not server.nodes(), "all sleep")
         pilot = server.fleet()["pilots"][0]["proportionalBytes"]
 
         replies = list(pool.map(lambda name: server.predict(name, model.instances), names))
@@ -55,7 +55,7 @@ def test_ten_versions_of_tensorflow_share_their_framework(
             f"TensorFlow: one process {one / MIB:.0f} MiB; ten versions awake and their pilot "
             f"{total / MIB:.0f} MiB ({total / one:.2f} times); all asleep {pilot / MIB:.0f} MiB"
         )
-        until(lambda: not server.nodes(), "all sleep", seconds=60)
+        until(lambda: not server.nodes(), "all sleep")
         assert server.stop() == 0
     assert total <= 2.2 * one
 
@@ -89,7 +89,7 @@ def test_sleeping_versions_cost_next_to_nothing(
         ]
         for operation in operations:
             server.wait(operation, seconds=600)
-        until(lambda: not server.nodes(), "all sleep", seconds=60)
+        until(lambda: not server.nodes(), "all sleep")
         many = _private(server)
         idle_many = _cpu(server)
         report(

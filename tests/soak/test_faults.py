@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from loadtests.bench.targets.servers import find_free_port
+from tests.bounds import HANG_SECONDS
 from tests.conftest import Report
 from tests.end_to_end import jobs, models
 from tests.load import Client, drive
@@ -289,11 +290,11 @@ def rude_clients(site: Site, size: Size) -> Iterator[None]:
 def ended(site: Site, temporary: Path) -> End:
     """End the server the orderly way, and see what is left."""
     with suppress(AssertionError):
-        until(lambda: not set(unexplained(site.state)), "the catalog explains all files", seconds=10)
+        until(lambda: not set(unexplained(site.state)), "the catalog explains all files")
     files = [*unexplained(site.state)]
     start = time.monotonic()
     site.server.process.terminate()
-    code = site.server.process.wait(timeout=60)
+    code = site.server.process.wait(timeout=HANG_SECONDS)
     seconds = time.monotonic() - start
     with suppress(AssertionError):
         site.server.wait_for_end()

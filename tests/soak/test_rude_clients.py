@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.conftest import Report
 from tests.end_to_end import models
 from tests.load import Answer, Client, drive
@@ -135,7 +136,7 @@ def crowd(server: Server, size: Size) -> Iterator[dict[str, Any]]:
         time.sleep(1)
         yield told
         told.update(json.loads(process.stdout.readline()))
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=HANG_SECONDS) == 0
     finally:
         process.kill()
         process.communicate()

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.bounds import HANG_SECONDS
+
 # What the builder of a signature yields: its name, inputs and outputs by alias, and its method.
 Built = tuple[str, dict[str, Any], dict[str, Any], str]
 
@@ -21,7 +23,9 @@ PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{verb}" for verb in ("predict
 def write(folder: Path) -> None:
     """Write the model."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-m", __name__, str(folder)], env=environment, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", __name__, str(folder)], env=environment, check=True, timeout=HANG_SECONDS
+    )
 
 
 def _signatures(tf: Any) -> Iterator[Built]:

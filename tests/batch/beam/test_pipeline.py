@@ -39,8 +39,6 @@ from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.server import until
 from tests.written import as_written
 
-pytestmark = pytest.mark.timeout(120)
-
 ROUTINE = '''
     import time
     from pathlib import Path
@@ -422,7 +420,7 @@ class Running:
     def wait(self) -> int:
         """Its exit code, once all its processes are gone; they may take five seconds."""
         code = self.process.wait(60)
-        until(lambda: not self._group(), f"no process is left: {self._group()}", seconds=5)
+        until(lambda: not self._group(), f"no process is left: {self._group()}")
         for reader in self._readers:
             reader.join()
         return code

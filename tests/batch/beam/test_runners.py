@@ -37,6 +37,7 @@ from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSour
 from batch.records.input_shards import Shard
 from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 from tests.server import until
 
@@ -309,7 +310,7 @@ def start(asked: JobRequest) -> subprocess.Popen[bytes]:
 
 def end(process: subprocess.Popen[bytes]) -> JobReport:
     """The last report of a job."""
-    output, log = process.communicate(timeout=60)
+    output, log = process.communicate(timeout=HANG_SECONDS)
     assert output, log.decode()
     return msgspec.json.decode(output.splitlines()[-1], type=JobReport)
 
@@ -444,7 +445,7 @@ def test_a_job_that_is_ended_ends_its_pipeline(tmp_path: Path, job_server: str) 
             class Predictor:
                 def predict(self, instances, **kwargs):
                     pathlib.Path(__file__).with_name("reached").touch()
-                    time.sleep(60)
+                    time.sleep(600)
 
                 @classmethod
                 def from_path(cls, model_dir):
@@ -457,7 +458,7 @@ def test_a_job_that_is_ended_ends_its_pipeline(tmp_path: Path, job_server: str) 
     job = start(request(tmp_path, model, **loopback(job_server)))
     until((tmp_path / "reached").exists, "a call of the model")
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=3)
+    job.communicate(timeout=HANG_SECONDS)
 
     assert job.returncode == 128 + signal.SIGTERM
     states = {beam_job_api_pb2.JobState.Enum.Name(one.state) for one in jobs_of(job_server)}

@@ -15,6 +15,7 @@ import pytest
 from batch.beam import staging
 from batch.messages import ModelSource
 from serving.errors import FailedPrecondition, InvalidArgument
+from tests.bounds import HANG_SECONDS
 from tests.test_layout import IMPORTS, OURS, TREES
 
 # Where what is imported comes from, if its name does not say it.
@@ -102,7 +103,7 @@ def test_the_source_archive_installs_without_an_index_and_runs(tmp_path: Path) -
         "--no-index",
         "--no-build-isolation",
     ]
-    subprocess.run([*pip, "--target", target, archive], check=True, timeout=60)
+    subprocess.run([*pip, "--target", target, archive], check=True, timeout=HANG_SECONDS)
     # Without site there is nothing of this checkout; libraries come from where they are.
     code = (
         "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + sys.argv[1:]; "

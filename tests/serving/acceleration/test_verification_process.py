@@ -12,6 +12,7 @@ from serving import acceleration_record
 from serving.acceleration.verification_process import is_verifiable
 from serving.acceleration_record import AccelerationRecord
 from serving.runtimes import LoadSpec
+from tests.bounds import HANG_SECONDS
 from tests.serving.acceleration.conducting import KEY
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 def conducted(case: str, folder: Path) -> AccelerationRecord:
     module = "tests.serving.acceleration.conducting"
-    subprocess.run([sys.executable, "-m", module, case, folder], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", module, case, folder], cwd=ROOT, check=True, timeout=HANG_SECONDS)
     verdict = acceleration_record.read_record(folder)
     assert verdict is not None
     return verdict

@@ -254,7 +254,6 @@ def test_a_pipe_is_no_input(machine: Machine, name: str) -> None:
         FileStore(folders=machine.folders).glob(f"{machine.open}/{name}")
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_in_the_place_of_a_file_that_was_found(machine: Machine) -> None:
     """The job does not hang on it."""
     files = FileStore(folders=machine.folders)

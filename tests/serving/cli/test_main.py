@@ -18,6 +18,7 @@ import pytest
 import typer
 
 from serving.cli.app import build
+from tests.bounds import HANG_SECONDS
 from tests.server import Server
 from tests.serving.cli.conftest import Run
 
@@ -130,7 +131,7 @@ class Terminal:
         while self._read():
             pass
         os.close(self._master)
-        return self._process.wait(timeout=20)
+        return self._process.wait(timeout=HANG_SECONDS)
 
     def _read(self) -> bool:
         """Read what is there; False at the end."""

@@ -18,6 +18,7 @@ from serving.gateway.state.records import CatalogState, ModelRecord, Record
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model
+from tests.bounds import HANG_SECONDS
 
 NAME = ModelName("p", "m")
 
@@ -123,7 +124,7 @@ def run(main: Callable[[Flaky, Catalog], Awaitable[None]]) -> None:
     async def bounded() -> None:
         store = Flaky()
         catalog = Catalog(store, lambda _: None)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             await catalog.open()
             await main(store, catalog)
         catalog.close()

@@ -21,6 +21,7 @@ from serving.gateway.state.records import DeploymentInfo
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version
+from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.test_job_runner import FAKE, alive
 
 JOBS = "/v1/projects/p/jobs"
@@ -83,7 +84,7 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]], **settings: Any) -
         router = gateway._router
         transport = httpx.ASGITransport(router)
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(HANG_SECONDS),
             router.router.lifespan_context(router),
             httpx.AsyncClient(transport=transport, base_url="http://test") as client,
         ):

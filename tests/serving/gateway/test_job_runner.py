@@ -23,6 +23,7 @@ from serving.gateway.state.records import Commit, DeploymentInfo, JobRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
+from tests.bounds import HANG_SECONDS
 
 FAKE = module_command("tests.serving.gateway.fake_job")
 PACE = JobTiming(
@@ -147,7 +148,7 @@ def run(*mains: Callable[[World], Awaitable[None]], folder: Path, **details: Any
     """Each on a server of its own, started on what the one before has left."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_SECONDS):
             for main in mains:
                 world = World(folder, **details)
                 await world.open()

@@ -19,6 +19,7 @@ from serving.model_schema import ModelSchema, ModelSignature, TensorSpec, pack_s
 from serving.names import ModelName, VersionName
 from serving.protocols.triton_extensions import EXTENSIONS
 from serving.resources import Model, Version, VersionState
+from tests.bounds import HANG_SECONDS
 from tests.exchanges import through
 
 SCHEMA = ModelSchema(
@@ -56,7 +57,7 @@ def run(folder: Path, main: Callable[[httpx.AsyncClient], Awaitable[None]]) -> N
         store = SqliteStore(folder / "state.db")
         config = ServeConfig(state_dir=folder, pilots="off", default_project="home")
         gateway = Gateway(config, store, {})
-        async with asyncio.timeout(30), gateway._lifespan(gateway._router):
+        async with asyncio.timeout(HANG_SECONDS), gateway._lifespan(gateway._router):
 
             def fill(draft: Any, _: Any) -> None:
                 for name, default in (("m", "v1"), ("empty", "")):

@@ -9,6 +9,7 @@ import pytest
 
 from serving.errors import ResourceExhausted
 from serving.gateway.thread_pool import ThreadPool
+from tests.bounds import HANG_SECONDS
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def test_a_busy_pool_delays_no_other(gate: threading.Event) -> None:
         busy, other = ThreadPool("busy", 2), ThreadPool("other", 1)
         blocked = [asyncio.create_task(busy.run(gate.wait)) for _ in range(50)]
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_SECONDS):
                 assert await other.run(int, "7") == 7
             assert not any(task.done() for task in blocked)
         finally:

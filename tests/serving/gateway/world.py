@@ -32,6 +32,7 @@ from serving.latency_histograms import NODE_BYTES
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
 from tests.autoscaler.fakes import memory
+from tests.bounds import HANG_SECONDS
 
 
 class FakePool:
@@ -274,7 +275,7 @@ def run(main: Callable[[World], Awaitable[None]]) -> None:
     """A test on an event loop of its own."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             world = World()
             await main(world)
             await world.end()

@@ -21,6 +21,7 @@ from serving.node.acceleration_controller import (
     cached_record_location,
 )
 from serving.runtimes import LoadSpec
+from tests.bounds import HANG_SECONDS
 from tests.serving.acceleration.models import GOOD, Fake, offer, quick
 
 KEY = AccelerationKey("digest", "libraries", "processor")
@@ -83,7 +84,7 @@ def test_without_a_place_the_plain_path_serves() -> None:
 
 
 async def _ask(runtime: Fake, until: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_SECONDS):
         while not until():
             runtime.predict(ROWS)
             await asyncio.sleep(0.001)

@@ -20,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end.models import ROUTINE, archive, data
 from tests.server import Server, running_node, until
 
@@ -311,7 +312,7 @@ def test_a_request_in_flight_is_finished_before_the_node_ends(routine: Server, t
         gate.touch()
 
         assert answer.result().json == {"predictions": ["done"]}
-    assert routine.process.wait(timeout=20) == 0
+    assert routine.process.wait(timeout=HANG_SECONDS) == 0
 
 
 def test_a_unix_socket_instead_of_a_port(model_dir: Path, tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ def test_a_unix_socket_instead_of_a_port(model_dir: Path, tmp_path: Path) -> Non
         assert answer.status_code == 200
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0
 
 

@@ -40,6 +40,7 @@ from serving.transport.framing import (
     RESPONSE_HEADER,
     WANTS_TIMING,
 )
+from tests.bounds import HANG_SECONDS
 from tests.garbage import nothing_for_the_collector
 
 LONGEST = 1 << 20
@@ -177,7 +178,7 @@ def run(
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
         listener.listen()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             world = World(server, predictor, asyncio.create_task(server.serve(listener)), address)
             await asyncio.sleep(0)
             try:

@@ -16,6 +16,7 @@ from serving.node import app
 from serving.node.app import ReadyReport, ServingNode
 from serving.runtimes import LoadSpec
 from serving.runtimes.schema_inference import unknown_schema
+from tests.bounds import HANG_SECONDS
 from tests.serving.node.asking import ask
 
 
@@ -107,7 +108,7 @@ def test_a_node_without_patience_is_ready_first_and_merges_later(source: LoadSpe
         assert predictor is not None
         await asyncio.gather(*(ask(predictor, [2.0]) for _ in range(3)))
         assert predictor.collect_stats()["mergedRequests"] == 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             while not predictor.collect_stats()["mergedRequests"]:
                 await asyncio.gather(*(ask(predictor, [2.0]) for _ in range(3)))
                 await asyncio.sleep(0.01)

@@ -21,6 +21,7 @@ from serving.gateway.control import pilot_specs
 from serving.gateway.control.pilot_specs import framework_pilot_spec
 from serving.node.codecs import CODEC_MODULES
 from serving.protocols import Dialect
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end.models import data
 
 ROUTINE = """
@@ -80,7 +81,7 @@ def forked(framework: str, folder: Path) -> Any:
     temporary = folder / "temporary"
     temporary.mkdir()
     environment = {**spec.environment, "TMPDIR": str(temporary)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=110)
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=HANG_SECONDS)
     assert not [*temporary.glob("pilotlight-*")]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -15,6 +15,7 @@ import uvloop
 
 from serving.transport import acceptor as module
 from serving.transport.acceptor import ConnectionAcceptor
+from tests.bounds import HANG_SECONDS
 
 
 class Echo(asyncio.Protocol):
@@ -73,7 +74,7 @@ class World:
 
 def run(main: Callable[[World], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             world = World()
             world.listener.start()
             try:

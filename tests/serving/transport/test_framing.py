@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from serving.transport.framing import Body, FrameProtocol
+from tests.bounds import HANG_SECONDS
 
 HEAD = struct.Struct("<IIQ")  # number, bytes in front of the body, and of both
 LONG = 4 << 20
@@ -72,7 +73,7 @@ async def a_turn() -> None:
 def run(main: Callable[[World], Awaitable[None]], kind: str) -> None:
     async def bounded() -> None:
         near, far = socket.socketpair()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             _, end = await asyncio.get_running_loop().create_connection(Keeping, sock=near)
             try:
                 await main(World(end, far))

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
+
 # A server whose end hangs somewhere: a program of its own, for a test must not end with it.
 _PROGRAM = """
 import asyncio, sys, threading, time
@@ -66,7 +68,7 @@ def test_whatever_hangs_a_server_ends_that_was_told_to(hang: str, where: str) ->
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         try:
-            _, said = process.communicate(timeout=20)
+            _, said = process.communicate(timeout=HANG_SECONDS)
         finally:
             process.kill()
         assert 1 < time.monotonic() - began < 15
@@ -78,7 +80,7 @@ def test_whatever_hangs_a_server_ends_that_was_told_to(hang: str, where: str) ->
 def test_a_start_that_fails_is_an_error_like_others() -> None:
     """With the status 1, and without a traceback."""
     with started("start") as process:
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert "No." in said
     assert "Traceback" not in said

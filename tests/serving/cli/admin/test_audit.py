@@ -24,6 +24,7 @@ from serving.gateway.audit.log_entry import (
     encode_line,
 )
 from serving.gateway.audit.log_folder import AuditLogFolder, audit_log_path
+from tests.bounds import HANG_SECONDS
 from tests.serving.cli.conftest import Run
 
 NOW = datetime.datetime(2030, 1, 2, 12, tzinfo=datetime.UTC)
@@ -222,7 +223,7 @@ def test_following(tmp_path: Path) -> None:
     writer.close()
     shown += [follower.stdout.readline() for _ in range(13)]
     follower.send_signal(signal.SIGINT)
-    rest, complaints = follower.communicate(timeout=20)
+    rest, complaints = follower.communicate(timeout=HANG_SECONDS)
 
     assert len(os.listdir(audit_log_path(state_dir))) == 2  # noqa: PTH208
     assert [line.split()[-1] for line in shown[1:]] == [

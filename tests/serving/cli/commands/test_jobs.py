@@ -41,7 +41,7 @@ def ended(pilotlight: Run, job: str) -> str:
         now = state(pilotlight, job)
         return now if now in ENDED else ""
 
-    return until(found, f"{job} has ended", seconds=60)
+    return until(found, f"{job} has ended")
 
 
 def test_a_job_from_its_submission_to_its_end(

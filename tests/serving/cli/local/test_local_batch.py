@@ -16,6 +16,7 @@ from pathlib import Path
 import joblib
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end.models import data
 from tests.server import processes_of, until
 from tests.serving.cli.conftest import Run
@@ -167,11 +168,11 @@ def test_interrupted(tmp_path: Path) -> None:
     with slow_batch(tmp_path) as process:
         assert list((tmp_path / "out").rglob("claim"))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=HANG_SECONDS)
 
     assert process.returncode == 130, err
     assert left(tmp_path / "out") == []
-    until(lambda: not processes_of(tmp_path), "its processes are gone", seconds=5)
+    until(lambda: not processes_of(tmp_path), "its processes are gone")
 
 
 def test_its_process_dies(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_its_process_dies(tmp_path: Path) -> None:
             if "autoscaler.module_process" in command and command.split()[-1] == "batch"
         ]
         os.kill(job, signal.SIGKILL)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=HANG_SECONDS)
 
     assert process.returncode == 1
     assert "SIGKILL" in err.splitlines()[-1]
@@ -196,4 +197,4 @@ def test_killed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
 
-        until(lambda: not processes_of(tmp_path), "its processes are gone", seconds=5)
+        until(lambda: not processes_of(tmp_path), "its processes are gone")

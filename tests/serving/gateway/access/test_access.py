@@ -19,6 +19,7 @@ from serving.gateway.state.records import ModelRecord, VersionRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import VersionName
 from serving.resources import Model, RequestLoggingConfig, Version, VersionState
+from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.access.world import Api, run
 
 PROJECT, MODELS, MODEL = "/v1/projects/p", "/v1/projects/p/models", "/v1/projects/p/models/m"
@@ -78,7 +79,7 @@ def test_a_running_server_notices_a_token_and_its_end(tmp_path: Path) -> None:
         assert (await api.send("", "GET", MODELS, authorization=f"Bearer {token}")).status_code == 200
         api.tokens.revoke(token.split("_")[1], time.time())
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             while (await api.send("", "GET", MODELS, authorization=f"Bearer {token}")).status_code != 401:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

@@ -16,6 +16,7 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
 from serving.gateway.state.store import SqliteStore
+from tests.bounds import HANG_SECONDS
 from tests.exchanges import through
 
 
@@ -74,7 +75,7 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]]) -> None:
         gateway = Gateway(config, SqliteStore(folder / "state.db"), {}, tokens=tokens)
         router = gateway._router
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(HANG_SECONDS),
             router.router.lifespan_context(router),
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(through(gateway, gateway.prediction_handler)),

@@ -17,6 +17,7 @@ from serving.gateway.audit import audit_log
 from serving.gateway.audit.audit_log import AuditLog, record_command
 from serving.gateway.audit.log_entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
 from serving.gateway.audit.log_folder import audit_log_path, list_log_files
+from tests.bounds import HANG_SECONDS
 
 DAY = 24 * 3600
 
@@ -41,7 +42,7 @@ def run(main: Callable[[AuditLog], Awaitable[None]], state_dir: Path, now: list[
     async def bounded() -> None:
         config = ServeConfig(state_dir=state_dir, audit_data_access="all")
         audit = AuditLog(config) if now is None else AuditLog(config, lambda: now[0])
-        async with asyncio.timeout(20), Supervisor() as supervisor:
+        async with asyncio.timeout(HANG_SECONDS), Supervisor() as supervisor:
             audit.start(supervisor)
             await main(audit)
             await audit.close()
@@ -191,7 +192,7 @@ def test_nothing_is_changed_after_the_end(tmp_path: Path) -> None:
     async def main() -> None:
         audit = AuditLog(ServeConfig(state_dir=tmp_path))
         await audit.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_SECONDS):
             with pytest.raises(Unavailable, match="the server stops"):
                 await audit.record_intent(call(audit))
 

@@ -21,6 +21,7 @@ from serving.gateway.audit.endpoint_audit import status_from_response
 from serving.gateway.audit.log_entry import OK_STATUS, CallStatus
 from serving.gateway.audit.log_folder import audit_log_path, list_log_files
 from serving.gateway.state.store import SqliteStore
+from tests.bounds import HANG_SECONDS
 from tests.exchanges import through
 from tests.server import running_server
 
@@ -43,7 +44,7 @@ def run(
             through(gateway, gateway.prediction_handler), client=("10.0.0.7", 5000)
         )
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(HANG_SECONDS),
             gateway._lifespan(gateway._router),
             httpx.AsyncClient(transport=transport, base_url="http://test", headers=HEADERS) as client,
         ):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from serving.gateway.audit.log_folder import AuditLogFolder, list_log_files
+from tests.bounds import HANG_SECONDS
 
 DAY = datetime.date(2030, 1, 2)
 NEXT = datetime.date(2030, 1, 3)
@@ -114,7 +115,7 @@ def test_a_file_that_was_moved_away_is_made_anew(path: Path) -> None:
 def test_processes_may_add_at_the_same_time(path: Path) -> None:
     """Each line is whole and stands beside the one it came with."""
     adders = [subprocess.Popen([sys.executable, "-c", ADDER, str(path), name]) for name in "abc"]
-    assert [adder.wait(timeout=60) for adder in adders] == [0, 0, 0]
+    assert [adder.wait(timeout=HANG_SECONDS) for adder in adders] == [0, 0, 0]
 
     lines = list_log_files(path)[0].read_text().splitlines()
     assert sorted(lines) == sorted(name * 3000 for name in "abc" for _ in range(100))

@@ -15,6 +15,7 @@ from serving.gateway.control.operation_runner import OperationRunner
 from serving.gateway.state.records import CatalogState, DeploymentInfo, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState
+from tests.bounds import HANG_SECONDS
 
 M = ModelName("p", "m")
 
@@ -90,7 +91,7 @@ class World:
 
 def run(main: Callable[[World], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10), Supervisor() as supervisor:
+        async with asyncio.timeout(HANG_SECONDS), Supervisor() as supervisor:
             world = World(supervisor)
             await world.catalog.open()
             await world.catalog.change(models.create_model, "p", Model(name="m"))

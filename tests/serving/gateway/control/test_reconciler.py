@@ -35,6 +35,7 @@ from serving.gateway.state.records import (
 from serving.names import ModelName, VersionName
 from serving.resources import AutoScaling, ManualScaling, Model, Version, VersionState, format_timestamp
 from tests.autoscaler.fakes import MIB, Asker, FakePool, settle
+from tests.bounds import HANG_SECONDS
 
 M = ModelName("p", "m")
 
@@ -150,7 +151,7 @@ def run(
     tmp_path: Path, main: Callable[[World], Awaitable[None]], *, before: Sequence[VersionRecord] = ()
 ) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             world = World(tmp_path, state_of(*before))
             await world.catalog.open()
             try:

@@ -24,6 +24,7 @@ from serving.gateway.proxy.routing_table import RouteTarget
 from serving.logs.sinks.writer_options import LogWriterOptions
 from serving.names import VersionName
 from serving.resources import RequestLoggingConfig
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator, Front
 from tests.server import until
 
@@ -59,7 +60,7 @@ def bodies(folder: Path) -> list[str]:
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             await main()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does

@@ -39,6 +39,7 @@ from serving.transport.framing import (
 from serving.transport.request import HttpRequest
 from serving.transport.request_head import RequestHead
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
+from tests.bounds import HANG_SECONDS
 from tests.exchanges import Answered, Peer
 from tests.garbage import nothing_for_the_collector
 
@@ -305,7 +306,7 @@ def run(
     """A test with a world of its own; at its end nothing of its requests is left."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             limits = ServerSettings(request_timeout=request_timeout, queue_bytes=queue_bytes)
             async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)

@@ -27,6 +27,7 @@ from serving.transport.framing import (
     RESPONSE_HEADER,
     WANTS_TIMING,
 )
+from tests.bounds import HANG_SECONDS
 
 # What the server sends for a request, given its head and body; None hangs up.
 Reply = Callable[[tuple[Any, ...], bytes], bytes | None]
@@ -83,7 +84,7 @@ def run(
 
     async def bounded() -> None:
         path = str(tmp_path / "node")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             server = await asyncio.start_unix_server(serve, path)
             client = NodeClient(path, MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
             try:

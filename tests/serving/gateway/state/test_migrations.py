@@ -16,6 +16,7 @@ from serving.gateway.state import migrations
 from serving.gateway.state.migrations import MIGRATIONS, Migration, open_database
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
+from tests.bounds import HANG_SECONDS
 
 TABLE = "CREATE TABLE {} (name TEXT NOT NULL, document BLOB NOT NULL, PRIMARY KEY (name))"
 
@@ -168,7 +169,7 @@ def test_a_step_that_fails_leaves_nothing_behind(file: Path) -> None:
 def test_a_kill_during_a_step_leaves_nothing_behind(file: Path) -> None:
     """The next start begins where this one did."""
     write(file, ["models"], 1)
-    subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False, timeout=HANG_SECONDS)
 
     assert read(file) == (1, {"models"})
     open_database(file).dispose()

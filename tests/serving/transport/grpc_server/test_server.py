@@ -18,6 +18,7 @@ from serving.protocols import Reply
 from serving.transport.grpc_server.call import GrpcCall, parse_peer
 from serving.transport.grpc_server.server import GrpcServer
 from serving.transport.request import PredictionRequest
+from tests.bounds import HANG_SECONDS
 from tests.calls import grpc, infer_request, predict_request
 from tests.garbage import nothing_for_the_collector
 
@@ -106,7 +107,7 @@ def run(main: Callable[[World], Awaitable[None]], **settings: Any) -> None:
     """A test with a server on a loop as it runs on."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20), serving(ServerSettings(**settings)) as world:
+        async with asyncio.timeout(HANG_SECONDS), serving(ServerSettings(**settings)) as world:
             await main(world)
 
     with nothing_for_the_collector(GrpcCall) as check:
@@ -486,8 +487,8 @@ def test_streams_without_an_end_do_not_hold_up_a_stop() -> None:
         await asking.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
         await watch.read()
         await asking.read()
-        async with asyncio.timeout(5):
-            await world.server.stop(60)
+        async with asyncio.timeout(HANG_SECONDS):
+            await world.server.stop(2 * HANG_SECONDS)
         for call in (watch, asking):
             with pytest.raises(aio.AioRpcError, match="The server is stopping") as caught:
                 while await call.read():

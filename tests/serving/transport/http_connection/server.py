@@ -24,6 +24,7 @@ from serving.transport.connection_limits import SLICES, ConnectionLimiter
 from serving.transport.http_connection import HttpConnection
 from serving.transport.request import HttpRequest
 from tests.asgi import read_body, send_error, send_json
+from tests.bounds import HANG_SECONDS
 from tests.garbage import nothing_for_the_collector
 
 SETTINGS = ServerSettings(
@@ -97,7 +98,7 @@ class Client:
 
     async def answers(self, count: int) -> list[Answer]:
         """As many answers, or those that came before the end."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             while len(self._parser.answers) < count and not self.closed:
                 try:
                     data = await self.reader.read(1 << 20)
@@ -260,7 +261,7 @@ def run(main: Callable[[World], Awaitable[None]], settings: ServerSettings = SET
         world.port = server.sockets[0].getsockname()[1]
         world.gate.check_next_slice(0.0)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG_SECONDS):
                 await main(world)
         finally:
             for client in world.clients:

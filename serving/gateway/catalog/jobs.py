@@ -21,8 +21,8 @@ from serving.errors import (
     field_error,
 )
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
-from serving.gateway.catalog.job_checks import check_batch_options, check_prediction_input
 from serving.gateway.catalog.lookup import resolve_version
+from serving.gateway.catalog.prediction_checks import check_batch_options, check_prediction_input
 from serving.gateway.state.records import CatalogState, ChangeStamp, JobRecord, StateDraft, VersionRecord
 from serving.names import ModelName, VersionName, check_job_id, check_project, parse_model_or_version_name
 from serving.resources import (

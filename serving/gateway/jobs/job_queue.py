@@ -18,8 +18,6 @@ from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.attempt_progress import AttemptProgress
-from serving.gateway.jobs.beam_options import check_beam_options, require_beam
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import (
     AttemptResult,
@@ -27,7 +25,9 @@ from serving.gateway.jobs.job_process import (
     LostProcess,
     ReportHandler,
 )
-from serving.gateway.jobs.run_request import JobDefaults, build_run_request
+from serving.gateway.jobs.kinds.prediction.beam_options import check_beam_options, require_beam
+from serving.gateway.jobs.kinds.prediction.progress import AttemptProgress
+from serving.gateway.jobs.kinds.prediction.run_request import JobDefaults, build_run_request
 from serving.gateway.state.records import CatalogState, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import BatchOptions, Job, PredictionInput

@@ -23,7 +23,7 @@ from serving.errors import (
     ServingError,
 )
 from serving.gateway.catalog import jobs, models, versions
-from serving.gateway.catalog.job_checks import is_error_limit
+from serving.gateway.catalog.prediction_checks import is_error_limit
 from serving.gateway.state.records import CatalogState, ChangeStamp, DeploymentInfo, JobRecord, StateDraft
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from serving.errors import FailedPrecondition, InvalidArgument
-from serving.gateway.jobs.beam_options import check_beam_options, require_beam
+from serving.gateway.jobs.kinds.prediction.beam_options import check_beam_options, require_beam
 from serving.resources import BatchOptions
 
 

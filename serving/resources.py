@@ -315,6 +315,11 @@ def operation_to_json(operation: Operation) -> dict[str, Any]:
     return built
 
 
+def format_count(number: int) -> str:
+    """Format a number as JSON has it: as text, "" for 0."""
+    return str(number) if number else ""
+
+
 def format_timestamp(moment: datetime.datetime) -> str:
     """RFC 3339 in UTC with `Z`, to the second."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

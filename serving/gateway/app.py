@@ -53,7 +53,8 @@ from serving.gateway.control.retention import RecordPruner
 from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.control.watchdog import Watchdog
-from serving.gateway.jobs.job_queue import JOB_COMMAND, JobQueue
+from serving.gateway.jobs.job_queue import JobQueue
+from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, PredictionKind
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
@@ -178,7 +179,12 @@ class Gateway:
             self._catalog, self._routing_table, self._activator, config.request_timeout, self._supervisor
         )
         self._operation_runner = OperationRunner(self._catalog, self._deployer, self._supervisor, config)
-        self._jobs = JobQueue(self._catalog, self._supervisor, config, environment, command=job_command)
+        self._jobs = JobQueue(
+            self._catalog,
+            self._supervisor,
+            [PredictionKind(config, environment, job_command)],
+            config.state_dir / "jobs",
+        )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)
         self._prediction_stats = PredictionStats()

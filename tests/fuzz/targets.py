@@ -30,6 +30,7 @@ from serving.gateway.api.jobs import extract_sent_fields
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import read_json, read_resource, read_update_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
+from serving.gateway.catalog.prediction_checks import PredictionRules
 from serving.gateway.state.records import (
     CatalogState,
     ChangeStamp,
@@ -275,7 +276,9 @@ def _create_job(body: bytes) -> None:
         sent = _run(read_json(_request(body)))
         job = msgspec.structs.replace(_run(read_resource(_request(body), Job)), job_id="j")
         draft = StateDraft(STATE)
-        record = jobs.create_job(draft, _stamp(), "p", job, extract_sent_fields(sent), most=9)
+        record = jobs.create_job(
+            draft, _stamp(), _PREDICTION, "p", job, sent=extract_sent_fields(sent, _PREDICTION.name), most=9
+        )
         _kept(draft)
         orjson.dumps(jobs.render_job(record))
 
@@ -341,6 +344,7 @@ _FILTER = (
     "*",
     ".",
 )
+_PREDICTION = PredictionRules()
 _NAMED = ("projects", "/", "models", "p", "m", "versions", "v", ":predict", "..", "%2f", ":", "a" * 200)
 _TOKENS = ("cHJvamVjdHMv", "cHJvamVjdHMvcC9tb2RlbHMvbTE", "=", "A", "+/", "\n", "é")
 _SIZES = ("1", "0", "-1", "9", "99999999999999999999", "1e3", "\u0663", "1_0", " 2", "9" * 5000)

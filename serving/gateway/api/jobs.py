@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -21,9 +22,9 @@ from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.request_context import Caller, get_caller
-from serving.gateway.state.records import JobRecord
+from serving.gateway.state.records import JobKindName, JobRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.resources import Job, resource_from_json
+from serving.resources import Job, resource_from_json, to_camel_case
 
 _TAIL_LINES = 20
 _QUEUE = 62
@@ -44,18 +45,21 @@ class JobsApi:
     async def create(self, request: Request) -> Response:
         """projects.jobs.create."""
         body = await read_json(request)
-        if _find_field(body, "trainingInput", "training_input") is not None:
+        if _find_field(body, "trainingInput") is not None:
             raise field_error(
                 InvalidArgument,
                 "job.training_input",
                 "Training is not offered by this server; a job has a predictionInput.",
             )
         job = resource_from_json(Job, body)
-        sent = extract_sent_fields(body)
+        kind = self._job_queue.kinds[JobKindName.PREDICTION]
+        sent = extract_sent_fields(body, kind.name)
         project, caller = request.path_params["project"], get_caller(request.scope)
-        self._check_model_permission(caller, project, job)
-        await self._job_queue.check_settings(job)
-        record = await self._catalog.change(rules.create_job, project, job, sent, most=self._queue_jobs)
+        self._check_model_permissions(caller, project, kind.list_used_resources(job))
+        await self._job_queue.check_settings(kind, job)
+        record = await self._catalog.change(
+            rules.create_job, kind, project, job, sent=sent, most=self._queue_jobs
+        )
         shown = self._render_job(record)
         self._job_queue.start_due_jobs()
         return json_response(shown)
@@ -72,7 +76,7 @@ class JobsApi:
 
         def render_item(key: tuple[int, str]) -> dict[str, Any]:
             record = state.jobs[key[1]]
-            return rules.render_job(self._job_queue.with_current_counts(record), places.get(record.name, 0))
+            return rules.render_job(self._job_queue.with_current_output(record), places.get(record.name, 0))
 
         listing = PagedList(rules.list_jobs(state, project), render_item, _encode_cursor, _decode_cursor)
         return page_response(request, "jobs", listing)
@@ -92,37 +96,22 @@ class JobsApi:
     async def get_progress(self, request: Request) -> Response:
         """`GET /jobs/…`: the counts of a job, its rate, and the end of its log."""
         record = self._find_record(request)
-        progress = self._job_queue.find_progress(record)
-        output = self._job_queue.with_current_counts(record).job.prediction_output
+        progress = self._job_queue.render_progress(record)
         lines = await self._threads.run(self._job_queue.job_log(record).read_tail, _TAIL_LINES)
-        rendered: dict[str, Any] = {
-            "state": record.job.state,
-            "phase": progress.phase or "",
-            "attempt": record.attempt,
-            "predictions": int(output.prediction_count or 0) if output else 0,
-            "errors": int(output.error_count or 0) if output else 0,
-            "bytes": progress.counts.bytes,
-            "bytesTotal": progress.counts.bytes_total,
-            "workers": progress.counts.workers,
-            "recordsPerSecond": _round_optional(progress.records_per_second),
-            "secondsLeft": _round_optional(progress.seconds_left),
-            "log": lines,
-        }
-        return json_response(rendered)
+        return json_response({"state": record.job.state, **progress, "log": lines})
 
-    def _check_model_permission(self, caller: Caller, project: str, job: Job) -> None:
+    def _check_model_permissions(self, caller: Caller, project: str, names: Sequence[str]) -> None:
         """The role that allows a job is on its project: a model of another project needs a role there too."""
-        given = job.prediction_input
-        name = (given.model_name or given.version_name) if given else ""
-        if self._access is not None and name and not name.startswith(f"projects/{project}/"):
-            self._access.check_permission(caller, predict_permission(name), name)
+        for name in names:
+            if self._access is not None and not name.startswith(f"projects/{project}/"):
+                self._access.check_permission(caller, predict_permission(name), name)
 
     def _find_record(self, request: Request) -> JobRecord:
         return rules.get_job(self._catalog.state, _job_name(request))
 
     def _render_job(self, record: JobRecord) -> dict[str, Any]:
         place = rules.queue_positions(self._catalog.state).get(record.name, 0)
-        return rules.render_job(self._job_queue.with_current_counts(record), place)
+        return rules.render_job(self._job_queue.with_current_output(record), place)
 
 
 def _job_name(request: Request) -> str:
@@ -138,19 +127,15 @@ def _decode_cursor(text: str) -> tuple[int, str]:
     return -int(number), name
 
 
-def extract_sent_fields(body: Any) -> rules.SentJobFields:
+def extract_sent_fields(body: Any, kind: JobKindName) -> rules.SentJobFields:
     """Return the parts of a job that are shown as they were sent; null, also in quotes, is left out."""
-    given = _find_field(body, "predictionInput", "prediction_input")
-    options = _find_field(body, "batchOptions", "batch_options")
+    given, options = _find_field(body, kind.input_field), _find_field(body, kind.options_field)
     return rules.SentJobFields(
         given if isinstance(given, dict) else {}, options if isinstance(options, dict) else {}
     )
 
 
-def _find_field(body: Any, *names: str) -> Any:
-    """Return a field as it was sent, under any of its names."""
-    return next((body[name] for name in names if name in body), None) if isinstance(body, dict) else None
-
-
-def _round_optional(number: float | None) -> float | None:
-    return None if number is None else round(number, 1)
+def _find_field(body: Any, name: str) -> Any:
+    """Return a field as it was sent, in either spelling of its name."""
+    fields = body if isinstance(body, dict) else {}
+    return next((value for key, value in fields.items() if to_camel_case(key) == name), None)

@@ -7,31 +7,33 @@ process stopped and cleaned up, then `finish_job` ends it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from serving.errors import (
     AlreadyExists,
     FailedPrecondition,
-    InvalidArgument,
     NotFound,
     ResourceExhausted,
-    ServingError,
     field_error,
 )
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
-from serving.gateway.catalog.lookup import resolve_version
-from serving.gateway.catalog.prediction_checks import check_batch_options, check_prediction_input
-from serving.gateway.state.records import CatalogState, ChangeStamp, JobRecord, StateDraft, VersionRecord
-from serving.names import ModelName, VersionName, check_job_id, check_project, parse_model_or_version_name
+from serving.gateway.state.records import (
+    CatalogState,
+    ChangeStamp,
+    JobKindName,
+    JobOutput,
+    JobRecord,
+    StateDraft,
+    VersionRecord,
+)
+from serving.names import check_job_id, check_project
 from serving.resources import (
-    BatchOptions,
     Job,
     JobState,
-    PredictionInput,
-    PredictionOutput,
     VersionState,
+    format_count,
     format_timestamp,
     resource_to_json,
     to_camel_case,
@@ -41,10 +43,26 @@ _CANCELLED_MESSAGE = "The job was cancelled."
 
 
 class SentJobFields(NamedTuple):
-    """Parts of a new job as they were sent, to be shown unchanged."""
+    """The input and the options of a new job as they were sent, to be shown unchanged."""
 
-    prediction_input: Mapping[str, Any]
-    batch_options: Mapping[str, Any]
+    input: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+class NewJobRules(Protocol):
+    """What a kind of job asks of a new one."""
+
+    @property
+    def name(self) -> JobKindName: ...
+
+    def check_new_job(self, draft: StateDraft, job: Job) -> VersionRecord | None:
+        """Check the input and the options; returns the version that the job uses, if any.
+
+        Raises a ServingError.
+        """
+
+    def build_first_output(self, job: Job) -> JobOutput:
+        """The output of a job at the start of an attempt."""
 
 
 def job_name(project: str, job: str) -> str:
@@ -53,22 +71,23 @@ def job_name(project: str, job: str) -> str:
 
 
 def create_job(
-    draft: StateDraft, stamp: ChangeStamp, project: str, job: Job, sent: SentJobFields, *, most: int
+    draft: StateDraft,
+    stamp: ChangeStamp,
+    kind: NewJobRules,
+    project: str,
+    job: Job,
+    *,
+    sent: SentJobFields,
+    most: int,
 ) -> JobRecord:
-    """Queue a batch prediction; at most `most` jobs may be unfinished."""
+    """Queue a job of a kind; at most `most` jobs may be unfinished."""
     check_project(project)
     name = job_name(project, check_job_id(job.job_id, "job.job_id"))
     # First: whoever sends a job again gets ALREADY_EXISTS.
     if name in draft.jobs:
         raise field_error(AlreadyExists, "job.job_id", "A job with this id already exists.")
-    if job.prediction_input is None:
-        raise field_error(
-            InvalidArgument, "job.prediction_input", "Say what to predict: a job needs a predictionInput."
-        )
     check_labels(job.labels)
-    check_prediction_input(job.prediction_input)
-    check_batch_options(job.batch_options or BatchOptions())
-    version = _resolve_job_version(draft, job.prediction_input)
+    version = kind.check_new_job(draft, job)
     if len(draft.job_index.unfinished) >= most:
         raise ResourceExhausted(
             f"{most} jobs wait or run already (setting queue_jobs). Wait until some have ended, or cancel "
@@ -81,7 +100,6 @@ def create_job(
         job_id=job.job_id,
         labels=job.labels,
         prediction_input=job.prediction_input,
-        prediction_output=PredictionOutput(output_path=job.prediction_input.output_path),
         state=JobState.QUEUED,
     )
     record = JobRecord(
@@ -89,13 +107,15 @@ def create_job(
         project=project,
         uid=stamp.token,
         number=draft.job_index.last_number + 1,
+        kind=kind.name,
         job=stored,
-        given=dict(sent.prediction_input),
-        options=dict(sent.batch_options),
+        given=dict(sent.input),
+        options=dict(sent.options),
         target=version.name if version else None,
         target_uid=version.uid if version else "",
         cause=stamp.cause,
     )
+    record = with_output(record, kind.build_first_output(job))
     draft.put(record)
     return record
 
@@ -118,8 +138,8 @@ def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
     `position` is its position in the queue.
     """
     job = msgspec.structs.replace(record.job, job_position=format_count(position))
-    built = {**resource_to_json(job), "predictionInput": record.given}
-    return built | ({"batchOptions": record.options} if record.options else {})
+    built = {**resource_to_json(job), record.kind.input_field: record.given}
+    return built | ({record.kind.options_field: record.options} if record.options else {})
 
 
 def queue_positions(state: CatalogState) -> dict[str, int]:
@@ -185,14 +205,14 @@ def mark_failing(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) 
 # ---- an attempt, from its start to its end
 
 
-def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
-    """Begin the next attempt, unless the job is ending."""
+def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput) -> JobRecord:
+    """Begin the next attempt with this output, unless the job is ending."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
         return record
     is_queued = record.job.state is JobState.QUEUED
     begun = _with_job(
-        with_counts(record, 0, 0),
+        with_output(record, output),
         state=JobState.PREPARING if is_queued else record.job.state,
         start_time=record.job.start_time or format_timestamp(stamp.now),
     )
@@ -200,10 +220,11 @@ def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord
 
 
 def record_progress(
-    draft: StateDraft, _: ChangeStamp, name: str, *, predictions: int, errors: int, running: bool
+    draft: StateDraft, _: ChangeStamp, name: str, output: JobOutput | None, *, running: bool
 ) -> JobRecord:
-    """Record the counts of an attempt; `running` once it has begun to predict."""
-    record = with_counts(get_job(draft, name), predictions, errors)
+    """Record the output of an attempt, if it has any; `running` once its preparations are over."""
+    record = get_job(draft, name)
+    record = record if output is None else with_output(record, output)
     if running and record.job.state is JobState.PREPARING:
         record = _with_job(record, state=JobState.RUNNING)
     return _put_if_changed(draft, record)
@@ -219,22 +240,16 @@ def record_lost_attempt(draft: StateDraft, _: ChangeStamp, name: str, reason: st
     return _put_if_changed(draft, record)
 
 
-def mark_succeeded(
-    draft: StateDraft, stamp: ChangeStamp, name: str, *, predictions: int, errors: int, worker_seconds: float
-) -> JobRecord:
+def mark_succeeded(draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput) -> JobRecord:
     """The results are complete: the job succeeds even if it was to be cancelled meanwhile."""
-    record = with_counts(get_job(draft, name), predictions, errors)
-    output = msgspec.structs.replace(
-        record.job.prediction_output or PredictionOutput(), node_hours=worker_seconds / 3600
-    )
-    return _end_job(draft, stamp, _with_job(record, prediction_output=output), JobState.SUCCEEDED)
+    return _end_job(draft, stamp, with_output(get_job(draft, name), output), JobState.SUCCEEDED)
 
 
 def mark_failed(
-    draft: StateDraft, stamp: ChangeStamp, name: str, message: str, *, predictions: int, errors: int
+    draft: StateDraft, stamp: ChangeStamp, name: str, message: str, output: JobOutput
 ) -> JobRecord:
     """Fail a job whose process reported a permanent error; it has left nothing behind."""
-    record = with_counts(get_job(draft, name), predictions, errors)
+    record = with_output(get_job(draft, name), output)
     if is_ending(record):
         return _finish_record(draft, stamp, record, "")
     return _end_job(draft, stamp, record, JobState.FAILED, message)
@@ -258,17 +273,7 @@ def _end_job(
     return _put_if_changed(draft, msgspec.structs.replace(ended, failure=""))
 
 
-def format_count(number: int) -> str:
-    """Format a number as JSON has it: as text, "" for 0."""
-    return str(number) if number else ""
-
-
-def with_counts(record: JobRecord, predictions: int, errors: int) -> JobRecord:
-    output = msgspec.structs.replace(
-        record.job.prediction_output or PredictionOutput(),
-        prediction_count=format_count(predictions),
-        error_count=format_count(errors),
-    )
+def with_output(record: JobRecord, output: JobOutput) -> JobRecord:
     return _with_job(record, prediction_output=output)
 
 
@@ -280,32 +285,3 @@ def _put_if_changed(draft: StateDraft, record: JobRecord) -> JobRecord:
     if draft.jobs.get(record.name) != record:
         draft.put(record)
     return record
-
-
-def _resolve_job_version(draft: StateDraft, given: PredictionInput) -> VersionRecord | None:
-    """Return the version that a job predicts with, None if it brings a model of its own."""
-    if given.uri:
-        return None
-    field = "model_name" if given.model_name else "version_name"
-    kind, form = (
-        (ModelName, "projects/PROJECT/models/MODEL")
-        if given.model_name
-        else (VersionName, "projects/PROJECT/models/MODEL/versions/VERSION")
-    )
-    text = given.model_name or given.version_name
-    field = f"prediction_input.{field}"
-    try:
-        target = parse_model_or_version_name(text)
-    except InvalidArgument:
-        target = None
-    if not isinstance(target, kind):
-        raise field_error(InvalidArgument, field, f"Invalid name {text!r}: expected {form}.")
-    try:
-        version = resolve_version(draft, target)
-    except ServingError as error:
-        raise field_error(type(error), field, error.message.removeprefix("Field: name Error: ")) from error
-    if version.version.container is not None:
-        raise field_error(
-            InvalidArgument, field, f"{text} has a container: containers predict online, not in batch."
-        )
-    return version

@@ -1,4 +1,4 @@
-"""Checks of new jobs that need no look at their files."""
+"""Checks of new batch predictions that need no look at their files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION
-from serving.names import check_location
-from serving.resources import BatchOptions, PredictionInput
+from serving.gateway.catalog.lookup import resolve_version
+from serving.gateway.state.records import JobKindName, StateDraft, VersionRecord
+from serving.names import ModelName, VersionName, check_location, parse_model_or_version_name
+from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutput
 
 # The formats to read, and those to write, by their names on the wire.
 INPUT_FORMATS = ("JSON", "TEXT", "TF_RECORD", "TF_RECORD_GZIP")
@@ -20,6 +22,25 @@ _FRACTION = re.compile(r"[0-9]+(\.[0-9]*)?%?|\.[0-9]+%?")
 # An int64, in digits: Python reads no more than 4300 of them.
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,40}")
 _MAX_INT64 = (1 << 63) - 1
+
+
+class PredictionRules:
+    """What a new job must be; see `serving.gateway.catalog.jobs.NewJobRules`."""
+
+    name = JobKindName.PREDICTION
+
+    def check_new_job(self, draft: StateDraft, job: Job) -> VersionRecord | None:
+        if job.prediction_input is None:
+            raise field_error(
+                InvalidArgument, "job.prediction_input", "Say what to predict: a job needs a predictionInput."
+            )
+        check_prediction_input(job.prediction_input)
+        check_batch_options(job.batch_options or BatchOptions())
+        return _resolve_version(draft, job.prediction_input)
+
+    def build_first_output(self, job: Job) -> PredictionOutput:
+        given = job.prediction_input or PredictionInput()
+        return PredictionOutput(output_path=given.output_path)
 
 
 def check_prediction_input(given: PredictionInput) -> None:
@@ -75,6 +96,35 @@ def is_error_limit(text: str) -> bool:
     if not _FRACTION.fullmatch(text):
         return False
     return float(text.removesuffix("%")) <= (100 if text.endswith("%") else 1)
+
+
+def _resolve_version(draft: StateDraft, given: PredictionInput) -> VersionRecord | None:
+    """Return the version that a job predicts with, None if it brings a model of its own."""
+    if given.uri:
+        return None
+    field = "model_name" if given.model_name else "version_name"
+    kind, form = (
+        (ModelName, "projects/PROJECT/models/MODEL")
+        if given.model_name
+        else (VersionName, "projects/PROJECT/models/MODEL/versions/VERSION")
+    )
+    text = given.model_name or given.version_name
+    field = f"prediction_input.{field}"
+    try:
+        target = parse_model_or_version_name(text)
+    except InvalidArgument:
+        target = None
+    if not isinstance(target, kind):
+        raise field_error(InvalidArgument, field, f"Invalid name {text!r}: expected {form}.")
+    try:
+        version = resolve_version(draft, target)
+    except ServingError as error:
+        raise field_error(type(error), field, error.message.removeprefix("Field: name Error: ")) from error
+    if version.version.container is not None:
+        raise field_error(
+            InvalidArgument, field, f"{text} has a container: containers predict online, not in batch."
+        )
+    return version
 
 
 def _check_formats(given: PredictionInput) -> None:

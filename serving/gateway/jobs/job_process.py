@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
-
-import msgspec
+from typing import BinaryIO
 
 from autoscaler.child_launcher import RunningChild, run_child
 from autoscaler.processes import describe_exit
-from batch.messages import FailureStatus, JobOutcome, JobReport, JobRequest
+from serving.gateway.jobs.job_kind import AttemptResult, JobAttempt, LostProcess
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.thread_pool import ThreadPool
 
 # Lines of the log in an error message.
 _TAIL_LINES = 5
 
-
-class LostProcess(NamedTuple):
-    """The process ended before it reported a result."""
-
-    reason: str
-
-
-AttemptResult = JobOutcome | FailureStatus | LostProcess
-ReportHandler = Callable[[JobReport], Awaitable[None]]
+ReportHandler = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +36,21 @@ class JobProcessLauncher:
     threads: ThreadPool
 
     async def run(
-        self, request: JobRequest, log: JobLog, hear: ReportHandler, stop: asyncio.Event
+        self, attempt: JobAttempt, log: JobLog, on_report: ReportHandler, stop: asyncio.Event
     ) -> AttemptResult:
         """Run a process until it has reported a result, or has ended, or `stop` is set.
 
-        When this returns or raises, the process and all it has started are gone. Raises OSError if it cannot
-        be started, and what `hear` raises.
+        `on_report` is called after each line that `attempt` has read. When this returns or raises, the
+        process and all it has started are gone. Raises OSError if it cannot be started, and what `on_report`
+        raises.
         """
         before = log.size()
         async with contextlib.AsyncExitStack() as running:
             with log.open() as stderr:
-                child = await running.enter_async_context(self._run_child(request, stderr))
+                child = await running.enter_async_context(self._run_child(attempt.request, stderr))
             stopping = asyncio.create_task(_stop_when_set(stop, child))
             try:
-                ending = await self._read_reports(child, hear)
+                ending = await self._read_reports(child, attempt, on_report)
                 if ending is not None:
                     return ending
                 code = await child.wait_until_gone()
@@ -68,17 +60,19 @@ class JobProcessLauncher:
         return LostProcess(f"The job's process {describe_exit(code, tail)}")
 
     def _run_child(
-        self, request: JobRequest, stderr: BinaryIO
+        self, request: bytes, stderr: BinaryIO
     ) -> contextlib.AbstractAsyncContextManager[RunningChild]:
         return run_child(
             self.command,
             environment=self.environment,
-            stdin=msgspec.json.encode(request),
+            stdin=request,
             stderr=stderr.fileno(),
             grace_seconds=self.grace_seconds,
         )
 
-    async def _read_reports(self, child: RunningChild, hear: ReportHandler) -> AttemptResult | None:
+    async def _read_reports(
+        self, child: RunningChild, attempt: JobAttempt, on_report: ReportHandler
+    ) -> AttemptResult | None:
         """Return the result that the process reports; None if it has ended without one."""
         while True:
             try:
@@ -93,20 +87,11 @@ class JobProcessLauncher:
                 continue
             if not line:
                 return None
-            report = _parse_report(line)
-            if (ending := report.done or report.failed) is not None:
-                return ending
-            await hear(report)
+            if (result := attempt.read_report(line, time.monotonic())) is not None:
+                return result
+            await on_report()
 
 
 async def _stop_when_set(stop: asyncio.Event, child: RunningChild) -> None:
     await stop.wait()
     await child.stop()
-
-
-def _parse_report(line: bytes) -> JobReport:
-    """Parse a line of output; a line that is no report becomes an empty one."""
-    try:
-        return msgspec.json.decode(line, type=JobReport)
-    except msgspec.DecodeError:
-        return JobReport()

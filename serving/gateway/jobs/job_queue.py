@@ -1,40 +1,36 @@
-"""Runs queued jobs, at most `jobs` at a time; retries lost processes; resumes after a restart."""
+"""Runs queued jobs of all kinds; retries lost processes; resumes after a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from autoscaler.child_launcher import module_command
 from autoscaler.supervision import Supervisor
-from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobReport, JobRequest
-from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
-from serving.child_environment import sanitize_environment
-from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.job_log import JobLog
-from serving.gateway.jobs.job_process import (
+from serving.gateway.jobs.job_kind import (
     AttemptResult,
-    JobProcessLauncher,
+    FailedAttempt,
+    JobAttempt,
+    JobKind,
     LostProcess,
-    ReportHandler,
+    SucceededAttempt,
 )
-from serving.gateway.jobs.kinds.prediction.beam_options import check_beam_options, require_beam
-from serving.gateway.jobs.kinds.prediction.progress import AttemptProgress
-from serving.gateway.jobs.kinds.prediction.run_request import JobDefaults, build_run_request
-from serving.gateway.state.records import CatalogState, JobRecord
+from serving.gateway.jobs.job_log import JobLog
+from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
+from serving.gateway.state.records import CatalogState, JobKindName, JobRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.resources import BatchOptions, Job, PredictionInput
+from serving.resources import Job
 
 logger = logging.getLogger(__name__)
-
-JOB_COMMAND = module_command("batch")
 
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
@@ -64,47 +60,32 @@ class _ActiveJob:
 
     holds_slot: bool
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    progress: AttemptProgress = field(default_factory=AttemptProgress)
+    attempt: JobAttempt | None = None
     saved_at: float = 0.0
     task: asyncio.Task[None] | None = None
 
 
 class JobQueue:
-    """Runs queued jobs, at most `jobs` at a time; retries lost processes; resumes after a restart.
+    """Runs queued jobs of all kinds; retries lost processes; resumes after a restart.
 
-    Each job that is worked on has a task of the application's supervisor. `environment` is that of the
-    server's process, of which jobs get what `sanitized` leaves. Raises InvalidArgument for invalid settings.
+    Each job that is worked on has a task of the application's supervisor, and its own folder in `folder`.
     """
 
     def __init__(
         self,
         catalog: Catalog,
         supervisor: Supervisor,
-        config: ServeConfig,
-        environment: Mapping[str, str],
+        kinds: Iterable[JobKind],
+        folder: Path,
         *,
-        command: Sequence[str] = JOB_COMMAND,
         timing: JobTiming | None = None,
     ) -> None:
         self._catalog = catalog
         self._supervisor = supervisor
-        self._max_running = config.jobs
-        self._folder = config.state_dir / "jobs"
+        self.kinds: Mapping[JobKindName, JobKind] = {kind.name: kind for kind in kinds}
+        self._folder = folder
         self._threads = ThreadPool("jobs", _THREADS)
-        self._defaults = JobDefaults.from_config(config)
         self._timing = timing or JobTiming()
-        self._sources = TrustedSources.from_setting(config.trusted_sources)
-        environment = {
-            **sanitize_environment(environment, config.node_environment, storage=True),
-            **FRAMEWORK_ENVIRONMENT,
-            "PYTHONUNBUFFERED": "1",
-        }
-        self._launcher = JobProcessLauncher(
-            command, environment, self._timing.silence_seconds, self._timing.grace_seconds, self._threads
-        )
-        self._cleanup_launcher = JobProcessLauncher(
-            command, environment, _CLEANUP_SILENCE_SECONDS, self._timing.grace_seconds, self._threads
-        )
         self._active_jobs: dict[str, _ActiveJob] = {}
         self._accepting = False
 
@@ -131,26 +112,21 @@ class JobQueue:
         """Start the jobs that are next. Those that only have to be ended need no slot."""
         if not self._accepting:
             return
-        places = self._max_running - sum(running.holds_slot for running in self._active_jobs.values())
+        waiting: dict[JobKindName, list[JobRecord]] = {name: [] for name in self.kinds}
         for record in rules.list_unfinished_jobs(self._catalog.state):
             if record.name in self._active_jobs:
                 continue
-            holds = not rules.is_ending(record)
-            if holds and places <= 0:
-                continue
-            places -= holds
-            running = self._active_jobs[record.name] = _ActiveJob(holds)
-            running.task = self._supervisor.start_task(
-                "job", self._run_job(record.name, running), title=record.name
-            )
+            if rules.is_ending(record):
+                self._start_work(record, holds_slot=False)
+            else:
+                waiting[record.kind].append(record)
+        for name, kind in self.kinds.items():
+            for record in kind.choose_due(waiting[name], self._list_running(kind)):
+                self._start_work(record, holds_slot=True)
 
-    async def check_settings(self, job: Job) -> None:
+    async def check_settings(self, kind: JobKind, job: Job) -> None:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not allow a job."""
-        require_beam()
-        check_beam_options(job.batch_options or BatchOptions(), self._defaults.runner)
-        if job.prediction_input is not None:
-            self._defaults.interpreters.find_interpreter(job.prediction_input.runtime_version)
-            await self._threads.run(self._check_folders, job.prediction_input)
+        await self._threads.run(kind.check_settings, job)
 
     async def cancel(self, name: str) -> JobRecord:
         """End a job, if it has not ended."""
@@ -186,23 +162,39 @@ class JobQueue:
 
     # ---- progress
 
-    def with_current_counts(self, record: JobRecord) -> JobRecord:
-        running = self._active_jobs.get(record.name)
-        if running is None or record.has_ended or not running.progress.has_counts:
-            return record
-        counts = running.progress.counts
-        return rules.with_counts(record, counts.predictions, counts.errors)
+    def with_current_output(self, record: JobRecord) -> JobRecord:
+        attempt = self._find_attempt(record)
+        output = None if attempt is None else attempt.output
+        return record if output is None else rules.with_output(record, output)
 
-    def find_progress(self, record: JobRecord) -> AttemptProgress:
-        """The progress is known only while a job is worked on."""
-        running = self._active_jobs.get(record.name)
-        return AttemptProgress() if running is None or record.has_ended else running.progress
+    def render_progress(self, record: JobRecord) -> Mapping[str, Any]:
+        """What is known of a job beyond its fields; most only while it is worked on."""
+        attempt = self._find_attempt(record)
+        rendered = self.kinds[record.kind].render_progress(self.with_current_output(record), attempt)
+        return {"phase": "" if attempt is None else attempt.phase, "attempt": record.attempt, **rendered}
 
     def job_log(self, record: JobRecord) -> JobLog:
         """The job's log, over all its attempts."""
         return JobLog(self._folder / record.uid / "log")
 
+    def _find_attempt(self, record: JobRecord) -> JobAttempt | None:
+        active = self._active_jobs.get(record.name)
+        return None if active is None or record.has_ended else active.attempt
+
     # ---- one job
+
+    def _start_work(self, record: JobRecord, *, holds_slot: bool) -> None:
+        running = self._active_jobs[record.name] = _ActiveJob(holds_slot)
+        running.task = self._supervisor.start_task(
+            "job", self._run_job(record.name, running), title=record.name
+        )
+
+    def _list_running(self, kind: JobKind) -> list[JobRecord]:
+        """The jobs of a kind that take up slots, oldest first."""
+        jobs = self._catalog.state.jobs
+        names = (name for name, active in self._active_jobs.items() if active.holds_slot)
+        found = (jobs[name] for name in names if self.kinds[jobs[name].kind] is kind)
+        return sorted(found, key=operator.attrgetter("number"))
 
     async def _fail_for_deleted_version(self, record: JobRecord) -> None:
         reason = (
@@ -243,7 +235,8 @@ class JobQueue:
         if record.target is not None and rules.find_target_version(self._catalog.state, record) is None:
             await self._fail_for_deleted_version(record)
             return
-        record = await self._catalog.change(rules.start_attempt, record.name)
+        output = self.kinds[record.kind].build_first_output(record.job)
+        record = await self._catalog.change(rules.start_attempt, record.name, output)
         if record.has_ended or rules.is_ending(record):
             return
         await self._record_attempt_result(record, running, await self._run_attempt(record, running))
@@ -259,28 +252,43 @@ class JobQueue:
                 pass
 
     async def _run_attempt(self, record: JobRecord, running: _ActiveJob) -> AttemptResult:
+        kind = self.kinds[record.kind]
         try:
-            await self.check_settings(record.job)
+            await self.check_settings(kind, record.job)
         except (FailedPrecondition, InvalidArgument) as error:  # a setting has changed
-            return FailureStatus(error.status, error.message)
+            return FailedAttempt(error.message, kind.build_first_output(record.job))
         log = self.job_log(record)
         if record.attempt > 1:
             await self._threads.run(log.add_note, f"attempt {record.attempt}")
-        running.progress = AttemptProgress()
-
-        async def handle_report(report: JobReport) -> None:
-            await self._handle_report(record, running, report)
-
         version = rules.find_target_version(self._catalog.state, record)
-        request = build_run_request(record, version, self._folder / record.uid, self._defaults)
-        return await self._run_process(request, record, handle_report, running.stop)
+        attempt = running.attempt = kind.create_attempt(record, version, self._folder / record.uid)
+        has_begun = False
+
+        async def handle_report() -> None:
+            nonlocal has_begun
+            begins = attempt.is_running and not has_begun
+            has_begun = attempt.is_running
+            if begins or time.monotonic() >= running.saved_at + self._timing.save_interval:
+                await self._save_progress(record, running)
+
+        launcher = self._create_launcher(kind, self._timing.silence_seconds)
+        return await self._run_process(launcher, attempt, record, handle_report, running.stop)
+
+    def _create_launcher(self, kind: JobKind, silence_seconds: float) -> JobProcessLauncher:
+        return JobProcessLauncher(
+            kind.command, kind.environment, silence_seconds, self._timing.grace_seconds, self._threads
+        )
 
     async def _run_process(
-        self, request: JobRequest, record: JobRecord, hear: ReportHandler, stop: asyncio.Event
+        self,
+        launcher: JobProcessLauncher,
+        attempt: JobAttempt,
+        record: JobRecord,
+        on_report: ReportHandler,
+        stop: asyncio.Event,
     ) -> AttemptResult:
-        launch = self._cleanup_launcher if request.clean else self._launcher
         try:
-            return await launch.run(request, self.job_log(record), hear, stop)
+            return await launcher.run(attempt, self.job_log(record), on_report, stop)
         except OSError as error:
             return LostProcess(f"The job's process could not be started: {error}.")
 
@@ -290,12 +298,10 @@ class JobQueue:
         # A finished attempt must not be repeated because its result was not stored.
         change, name = self._catalog.change_with_retry, record.name
         match ending:
-            case JobOutcome(predictions=predictions, errors=errors, worker_seconds=worker_seconds):
-                counts = {"predictions": predictions, "errors": errors}
-                await change(rules.mark_succeeded, name, **counts, worker_seconds=worker_seconds)
-            case FailureStatus():
-                counts = {"predictions": ending.predictions, "errors": ending.errors}
-                await change(rules.mark_failed, name, ending.message, **counts)
+            case SucceededAttempt(output):
+                await change(rules.mark_succeeded, name, output)
+            case FailedAttempt(message, output):
+                await change(rules.mark_failed, name, message, output)
             case LostProcess(reason):
                 await self._save_progress(record, running)
                 if rules.is_ending(self._catalog.state.jobs[name]):
@@ -304,28 +310,15 @@ class JobQueue:
                 await self._threads.run(self.job_log(record).add_note, reason)
                 await change(rules.record_lost_attempt, name, reason, _MAX_LOST_ATTEMPTS)
 
-    async def _handle_report(self, record: JobRecord, running: _ActiveJob, report: JobReport) -> None:
-        now = time.monotonic()
-        begins = report.phase is JobPhase.RUNNING
-        if report.phase is not None:
-            running.progress.phase = report.phase
-        if report.counts is not None:
-            running.progress.add_counts(report.counts, now)
-        if not begins and now < running.saved_at + self._timing.save_interval:
-            return
-        running.saved_at = now
-        await self._save_progress(record, running)
-
     async def _save_progress(self, record: JobRecord, running: _ActiveJob) -> None:
-        counts = running.progress.counts
+        attempt = running.attempt
+        if attempt is None:
+            return
+        running.saved_at = time.monotonic()
         try:
             await self._threads.run(self.job_log(record).trim)
             await self._catalog.change(
-                rules.record_progress,
-                record.name,
-                predictions=counts.predictions,
-                errors=counts.errors,
-                running=running.progress.phase not in (None, JobPhase.PREPARING),
+                rules.record_progress, record.name, attempt.output, running=attempt.is_running
             )
         except Exception:
             # That is no reason to end the attempt.
@@ -333,29 +326,23 @@ class JobQueue:
 
     async def _clean_up(self, record: JobRecord) -> str:
         """Remove what the job's attempts have left behind; returns a note for its owner if some remains."""
-        version = rules.find_target_version(self._catalog.state, record)
-        request = build_run_request(record, version, self._folder / record.uid, self._defaults, clean=True)
+        kind, folder = self.kinds[record.kind], self._folder / record.uid
+        attempt = kind.create_cleanup(record, rules.find_target_version(self._catalog.state, record), folder)
+        if attempt is None:
+            return ""
+        launcher = self._create_launcher(kind, _CLEANUP_SILENCE_SECONDS)
         reason = ""
         for _ in range(_MAX_CLEANUP_ATTEMPTS):
-            match await self._run_process(request, record, _ignore_report, asyncio.Event()):
-                case JobOutcome():
+            match await self._run_process(launcher, attempt, record, _ignore_report, asyncio.Event()):
+                case SucceededAttempt():
                     return ""
-                case FailureStatus(message=reason):
+                case FailedAttempt(message=reason):
                     break
                 case LostProcess(reason):
                     continue
-        logger.warning("%s: temporary files may be left. %s", record.name, reason)
-        return f"Temporary files may be left in {request.output_path}/.pilotlight: {reason}"
-
-    def _check_folders(self, given: PredictionInput) -> None:
-        self._sources.check_uris([("prediction_input.uri", given.uri)])
-        folders = self._defaults.folders
-        check_local_uri(folders, "prediction_input.uri", given.uri, whole=True)
-        for path in given.input_paths:
-            check_local_uri(folders, "prediction_input.input_paths", path)
-        # A job has a folder of its own in the one for its results.
-        for path in (given.output_path, f"{given.output_path}/{JOB_FOLDER}"):
-            check_local_uri(folders, "prediction_input.output_path", path)
+        note = f"{kind.describe_leftovers(record)}: {reason}"
+        logger.warning("%s: %s", record.name, note)
+        return note
 
     def _remove_work_files(self, uid: str) -> None:
         """Remove all local files of a job but its log. Blocks."""
@@ -369,4 +356,4 @@ class JobQueue:
                 entry.unlink(missing_ok=True)
 
 
-async def _ignore_report(_: JobReport) -> None: ...
+async def _ignore_report() -> None: ...

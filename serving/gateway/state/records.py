@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import enum
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ from serving.gateway.state.persistent_map import PersistentMap
 from serving.gateway.state.record_indexes import JobIndex, OperationIndex
 from serving.gateway.state.sorted_index import SortedIndex
 from serving.names import ModelName, VersionName, parse_model_or_version_name
-from serving.resources import Job, Model, Operation, Version
+from serving.resources import Job, Model, Operation, PredictionOutput, Version
+
+JobOutput = PredictionOutput
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,10 +95,25 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     cause: ChangeCause | None = None
 
 
+class JobKindName(enum.StrEnum):
+    """A kind of job, as the names of fields have it: `predictionInput`, `prediction_output`."""
+
+    PREDICTION = "prediction"
+
+    @property
+    def input_field(self) -> str:
+        return f"{self}Input"
+
+    @property
+    def options_field(self) -> str:
+        """The field of Pilotlight's own options."""
+        return "batchOptions"
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
-    `given` and `options` are its predictionInput and batchOptions as sent. `target` is the version it uses,
+    `given` and `options` are the input and the options of its kind as sent. `target` is the version it uses,
     if any; `target_uid` distinguishes that from a later one of the same name. `attempt` counts its processes
     from 1, `lost` those that ended without a result while the server ran. `failure` is why the job fails, set
     while its files are still being removed. `cause` is the call that submitted it.
@@ -105,6 +123,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project: str
     uid: str
     number: int
+    kind: JobKindName = JobKindName.PREDICTION
     job: Job
     given: dict[str, Any]
     options: dict[str, Any] = {}
@@ -119,6 +138,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def has_ended(self) -> bool:
         """Whether the job is in a terminal state."""
         return self.job.state is not None and self.job.state.is_terminal
+
+    @property
+    def output(self) -> JobOutput | None:
+        """What has come of it."""
+        return self.job.prediction_output
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

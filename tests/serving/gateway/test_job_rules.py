@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,11 +24,20 @@ from serving.errors import (
     ServingError,
 )
 from serving.gateway.catalog import jobs, models, versions
-from serving.gateway.catalog.prediction_checks import is_error_limit
+from serving.gateway.catalog.prediction_checks import PredictionRules, is_error_limit
 from serving.gateway.state.records import CatalogState, ChangeStamp, DeploymentInfo, JobRecord, StateDraft
 from serving.names import ModelName, VersionName
-from serving.resources import Job, JobState, Model, Version, resource_from_json
+from serving.resources import (
+    Job,
+    JobState,
+    Model,
+    PredictionOutput,
+    Version,
+    format_count,
+    resource_from_json,
+)
 
+PREDICTION = PredictionRules()
 START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 INPUT: dict[str, Any] = {
@@ -39,6 +49,19 @@ INPUT: dict[str, Any] = {
 }
 BY_VERSION: dict[str, Any] = {"modelName": None, "versionName": str(V1)}
 BY_URI: dict[str, Any] = {"modelName": None, "uri": "gs://b/model"}
+
+
+def counted(predictions: int = 0, errors: int = 0, node_hours: float = 0.0) -> PredictionOutput:
+    """What a process has made of INPUT."""
+    return PredictionOutput(
+        output_path="gs://b/out",
+        prediction_count=format_count(predictions),
+        error_count=format_count(errors),
+        node_hours=node_hours,
+    )
+
+
+start_attempt = functools.partial(jobs.start_attempt, output=counted())
 
 
 class World:
@@ -71,7 +94,9 @@ class World:
         sent = {key: value for key, value in {**INPUT, **changes}.items() if value is not None}
         wire = {"jobId": job, "predictionInput": sent, **(body or {})}
         given = jobs.SentJobFields(wire["predictionInput"] or {}, wire.get("batchOptions", {}))
-        record: JobRecord = self.do(jobs.create_job, "p", resource_from_json(Job, wire), given, most=most)
+        record: JobRecord = self.do(
+            jobs.create_job, PREDICTION, "p", resource_from_json(Job, wire), sent=given, most=most
+        )
         return record
 
     def job(self, job: str) -> JobRecord:
@@ -309,8 +334,9 @@ def test_jobs_are_listed_newest_first(world: World) -> None:
     """Those of the project."""
     for job in ("b", "a", "c"):
         world.create(job)
-    world.do(jobs.create_job, "q", resource_from_json(Job, {"jobId": "d", "predictionInput": INPUT}),
-             jobs.SentJobFields(INPUT, {}), most=9)  # fmt: skip
+    world.do(jobs.create_job, PREDICTION, "q",
+             resource_from_json(Job, {"jobId": "d", "predictionInput": INPUT}),
+             sent=jobs.SentJobFields(INPUT, {}), most=9)  # fmt: skip
 
     names = [name.rpartition("/")[2] for _, name in jobs.list_jobs(world.state, "p")]
     assert names == ["c", "a", "b"]
@@ -322,7 +348,7 @@ def test_jobs_are_listed_newest_first(world: World) -> None:
 
 def test_a_job_that_is_not_there(world: World) -> None:
     """It is not found, whatever is asked of it."""
-    for rule in (jobs.cancel_job, jobs.start_attempt):
+    for rule in (jobs.cancel_job, start_attempt):
         with pytest.raises(NotFound, match="projects/p/jobs/x"):
             world.on("x", rule)
 
@@ -345,8 +371,8 @@ def test_labels_can_be_changed(world: World) -> None:
 def test_work_leaves_the_etag(world: World) -> None:
     """Or nobody could change the labels of a job that runs."""
     before = world.create("a").job.etag
-    world.on("a", jobs.start_attempt)
-    world.on("a", jobs.record_progress, predictions=5, errors=1, running=True)
+    world.on("a", start_attempt)
+    world.on("a", jobs.record_progress, counted(5, 1), running=True)
 
     assert world.job("a").job.etag == before
 
@@ -357,16 +383,16 @@ def test_work_leaves_the_etag(world: World) -> None:
 def test_a_life(world: World) -> None:
     """Each state once, the times of its start and end, and counts all along."""
     world.create("a")
-    assert world.on("a", jobs.start_attempt) is JobState.PREPARING
+    assert world.on("a", start_attempt) is JobState.PREPARING
     assert world.shown("a")["startTime"] == "2030-01-01T00:00:05Z"
     assert "jobPosition" not in world.shown("a")
-    assert world.on("a", jobs.record_progress, predictions=0, errors=0, running=False) is JobState.PREPARING
-    assert world.on("a", jobs.record_progress, predictions=5, errors=1, running=True) is JobState.RUNNING
+    assert world.on("a", jobs.record_progress, None, running=False) is JobState.PREPARING
+    assert world.on("a", jobs.record_progress, counted(5, 1), running=True) is JobState.RUNNING
     assert world.shown("a")["predictionOutput"] == {
         "outputPath": "gs://b/out", "predictionCount": "5", "errorCount": "1"
     }  # fmt: skip
 
-    ended = world.on("a", jobs.mark_succeeded, predictions=9, errors=0, worker_seconds=1800.0)
+    ended = world.on("a", jobs.mark_succeeded, counted(9, node_hours=0.5))
 
     assert ended is JobState.SUCCEEDED
     assert world.shown("a")["endTime"] == "2030-01-01T00:00:08Z"
@@ -378,11 +404,11 @@ def test_a_life(world: World) -> None:
 def test_a_later_attempt(world: World) -> None:
     """The job stays in its state and keeps the time of its start; its counts begin anew."""
     world.create("a")
-    world.on("a", jobs.start_attempt)
-    world.on("a", jobs.record_progress, predictions=5, errors=1, running=True)
+    world.on("a", start_attempt)
+    world.on("a", jobs.record_progress, counted(5, 1), running=True)
     world.on("a", jobs.record_lost_attempt, "It died.", 4)
 
-    assert world.on("a", jobs.start_attempt) is JobState.RUNNING
+    assert world.on("a", start_attempt) is JobState.RUNNING
     assert (world.job("a").attempt, world.job("a").lost) == (2, 1)
     assert world.shown("a")["startTime"] == "2030-01-01T00:00:05Z"
     assert world.shown("a")["predictionOutput"] == {"outputPath": "gs://b/out"}
@@ -393,11 +419,11 @@ def test_too_many_lost_attempts(world: World) -> None:
     world.create("a")
     for _ in range(4):
         assert not jobs.is_ending(world.job("a"))
-        world.on("a", jobs.start_attempt)
+        world.on("a", start_attempt)
         world.on("a", jobs.record_lost_attempt, "It died.", 4)
 
     assert jobs.is_ending(world.job("a"))
-    assert world.on("a", jobs.start_attempt) is JobState.PREPARING
+    assert world.on("a", start_attempt) is JobState.PREPARING
     assert world.job("a").attempt == 4
     assert world.on("a", jobs.finish_job, "") is JobState.FAILED
     assert world.shown("a")["errorMessage"] == (
@@ -421,7 +447,7 @@ def test_a_queued_job_ends_at_once(
     assert world.on("a", rule, *arguments) is state
     assert world.shown("a")["endTime"]
     assert world.shown("a")["errorMessage"] == (arguments or ("The job was cancelled.",))[0]
-    assert world.on("a", jobs.start_attempt) is state
+    assert world.on("a", start_attempt) is state
     assert not jobs.list_unfinished_jobs(world.state)
 
 
@@ -429,7 +455,7 @@ def test_a_job_that_runs_ends_in_two_steps(world: World) -> None:
     """CANCELLING is seen; the reason of a failure is not before the end."""
     for job in ("a", "b"):
         world.create(job)
-        world.on(job, jobs.start_attempt)
+        world.on(job, start_attempt)
 
     assert world.on("a", jobs.cancel_job) is JobState.CANCELLING
     assert world.on("a", jobs.cancel_job) is JobState.CANCELLING
@@ -447,8 +473,8 @@ def test_a_job_that_runs_ends_in_two_steps(world: World) -> None:
 def test_a_finished_job_cannot_be_cancelled(world: World) -> None:
     """400, which Airflow takes for good news."""
     world.create("a")
-    world.on("a", jobs.start_attempt)
-    world.on("a", jobs.mark_failed, "No such file.", predictions=0, errors=0)
+    world.on("a", start_attempt)
+    world.on("a", jobs.mark_failed, "No such file.", counted())
 
     with pytest.raises(FailedPrecondition, match="it is FAILED"):
         world.on("a", jobs.cancel_job)
@@ -460,15 +486,14 @@ def test_the_last_word_of_a_process_counts(world: World) -> None:
     """Results that are there are there; a failure of what was to end is the end that was asked for."""
     for job in "abc":
         world.create(job)
-        world.on(job, jobs.start_attempt)
+        world.on(job, start_attempt)
     world.on("a", jobs.cancel_job)
     world.on("b", jobs.cancel_job)
     world.on("c", jobs.mark_failing, "Its model is gone.")
 
-    counts = {"predictions": 3, "errors": 1}
-    assert world.on("a", jobs.mark_succeeded, **counts, worker_seconds=1.0) is JobState.SUCCEEDED
-    assert world.on("b", jobs.mark_failed, "x", **counts) is JobState.CANCELLED
-    assert world.on("c", jobs.mark_failed, "x", **counts) is JobState.FAILED
+    assert world.on("a", jobs.mark_succeeded, counted(3, 1)) is JobState.SUCCEEDED
+    assert world.on("b", jobs.mark_failed, "x", counted(3, 1)) is JobState.CANCELLED
+    assert world.on("c", jobs.mark_failed, "x", counted(3, 1)) is JobState.FAILED
     assert world.shown("c")["errorMessage"] == "Its model is gone."
     assert world.shown("c")["predictionOutput"]["errorCount"] == "1"
 

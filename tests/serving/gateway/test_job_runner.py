@@ -19,6 +19,7 @@ from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_queue import JobQueue, JobTiming
+from serving.gateway.jobs.kinds.prediction.prediction_kind import PredictionKind
 from serving.gateway.state.records import Commit, DeploymentInfo, JobRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
@@ -56,8 +57,9 @@ class World:
         self.supervisor = Supervisor()
         self.seen: list[tuple[str, JobState | None]] = []
         self.config = ServeConfig(state_dir=folder / "state", **settings)
+        self.kind = PredictionKind(self.config, dict(os.environ), command)
         self.jobs: JobQueue = JobQueue(
-            self.catalog, self.supervisor, self.config, dict(os.environ), command=command, timing=pace
+            self.catalog, self.supervisor, [self.kind], folder / "state" / "jobs", timing=pace
         )
 
     def _published(self, commit: Commit) -> None:
@@ -94,7 +96,9 @@ class World:
         self.out(job).mkdir(parents=True, exist_ok=True)
         wire = {"jobId": job, "predictionInput": given, "batchOptions": options}
         sent = rules.SentJobFields(given, options or {})
-        await self.catalog.change(rules.create_job, "p", resource_from_json(Job, wire), sent, most=100)
+        await self.catalog.change(
+            rules.create_job, self.kind, "p", resource_from_json(Job, wire), sent=sent, most=100
+        )
         self.jobs.start_due_jobs()
 
     def out(self, job: str) -> Path:
@@ -110,7 +114,7 @@ class World:
         return self.record(job).job.error_message
 
     def counts(self, job: str) -> tuple[str, str]:
-        output = self.jobs.with_current_counts(self.record(job)).job.prediction_output
+        output = self.jobs.with_current_output(self.record(job)).job.prediction_output
         assert output is not None
         return output.prediction_count, output.error_count
 
@@ -298,16 +302,12 @@ def test_counts_are_shown_at_once_and_written_down_now_and_then(tmp_path: Path) 
         await world.submit("a", "count/1/0", "run", "count/2/0", "chatter", "count/30/4", "wait/go")
         await world.until(lambda: world.counts("a") == ("30", "4"))
         record = world.record("a")
-        written, progress = record.job.prediction_output, world.jobs.find_progress(record)
+        written, progress = record.job.prediction_output, world.jobs.render_progress(record)
 
         assert written is not None
         assert (record.job.state, written.prediction_count) == (JobState.RUNNING, "1")
-        assert (progress.phase, progress.counts.bytes, progress.counts.bytes_total) == (
-            JobPhase.RUNNING,
-            30,
-            100,
-        )
-        assert progress.counts.workers == 2
+        assert progress["phase"] is JobPhase.RUNNING
+        assert (progress["bytes"], progress["bytesTotal"], progress["workers"]) == (30, 100, 2)
 
     run(main, folder=tmp_path, pace=JobTiming(save_interval=100.0))
 

@@ -1,4 +1,4 @@
-"""Progress of an attempt: counts, rate, and the time left."""
+"""Progress of a prediction: counts, rate, and the time left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batch.messages import JobCounts, JobPhase
 _RATE_WINDOW_SECONDS = 10.0
 
 
-class AttemptProgress:
+class PredictionProgress:
     """Computed from reports of the process; `now` is in seconds on any monotonic clock."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from batch.messages import JobCounts
-from serving.gateway.jobs.kinds.prediction.progress import AttemptProgress
+from serving.gateway.jobs.kinds.prediction.progress import PredictionProgress
 
 
 def at(records: int, total: int = 1000) -> JobCounts:
@@ -13,8 +13,8 @@ def at(records: int, total: int = 1000) -> JobCounts:
 
 def test_nothing_is_known_at_first() -> None:
     """A rate takes two moments."""
-    assert not AttemptProgress().has_counts
-    progress = AttemptProgress()
+    assert not PredictionProgress().has_counts
+    progress = PredictionProgress()
     progress.add_counts(at(50), 1.0)
 
     assert progress.has_counts
@@ -25,7 +25,7 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_a_rate_is_that_of_late() -> None:
     """About ten seconds, however long it has run; what is left is told from the bytes."""
-    progress = AttemptProgress()
+    progress = PredictionProgress()
     for second in range(100):
         progress.add_counts(at(second), float(second))
     for second in range(100, 115):
@@ -37,7 +37,7 @@ def test_a_rate_is_that_of_late() -> None:
 
 def test_a_job_that_stands_still() -> None:
     """Its rate is 0, and nobody knows how long it will take."""
-    progress = AttemptProgress()
+    progress = PredictionProgress()
     progress.add_counts(at(50), 0.0)
     progress.add_counts(at(50), 20.0)
 
@@ -47,7 +47,7 @@ def test_a_job_that_stands_still() -> None:
 
 def test_a_job_that_has_read_everything() -> None:
     """No time is left, also when there was more than it had been told."""
-    progress = AttemptProgress()
+    progress = PredictionProgress()
     progress.add_counts(at(500), 0.0)
     progress.add_counts(at(1100), 1.0)
 

@@ -1,0 +1,98 @@
+"""The protocol of a kind of job; see `serving.gateway.jobs.kinds`.
+
+Queue, attempts, supervision of processes, logs, states, positions, cancellation and restarts are the same for
+all kinds, in the other modules here, in `serving.gateway.catalog.jobs` and `serving.gateway.api.jobs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from serving.gateway.catalog.jobs import NewJobRules
+from serving.gateway.state.records import JobOutput, JobRecord, VersionRecord
+from serving.resources import Job
+
+
+class SucceededAttempt(NamedTuple):
+    """The work is done."""
+
+    output: JobOutput
+
+
+class FailedAttempt(NamedTuple):
+    """Another attempt would not help; the process has left nothing behind."""
+
+    message: str
+    output: JobOutput
+
+
+class LostProcess(NamedTuple):
+    """The process ended before it reported a result."""
+
+    reason: str
+
+
+AttemptResult = SucceededAttempt | FailedAttempt | LostProcess
+
+
+class JobAttempt(Protocol):
+    """One process that works on a job, and what it has reported so far. Called on the event loop."""
+
+    @property
+    def request(self) -> bytes:
+        """What the process reads on its stdin: JSON."""
+
+    @property
+    def phase(self) -> str:
+        """The step that it has begun, "" while none is known."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its preparations are over."""
+
+    @property
+    def output(self) -> JobOutput | None:
+        """What has come of the job so far, None while nothing is known."""
+
+    def read_report(self, line: bytes, now: float) -> AttemptResult | None:
+        """Read a line of the process's stdout; `now` is in seconds on any monotonic clock.
+
+        Returns the result if the line has it. A line that is no report is skipped.
+        """
+
+
+class JobKind(NewJobRules, Protocol):
+    """What is particular to one kind of job."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """Starts a process; one word is `autoscaler.child_launcher.LIFELINE_PLACEHOLDER`."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the processes."""
+
+    def list_used_resources(self, job: Job) -> Sequence[str]:
+        """The models or versions that a job uses, for which its sender needs the permission to predict."""
+
+    def check_settings(self, job: Job) -> None:
+        """Raises InvalidArgument or FailedPrecondition for what the settings do not allow. Blocks."""
+
+    def choose_due(self, waiting: Sequence[JobRecord], running: Sequence[JobRecord]) -> Sequence[JobRecord]:
+        """Choose which waiting jobs start now, beside those that run; both have the oldest first."""
+
+    def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
+        """Build the next attempt; `version` is the job's target, `folder` is the job's alone."""
+
+    def create_cleanup(
+        self, record: JobRecord, version: VersionRecord | None, folder: Path
+    ) -> JobAttempt | None:
+        """Build the removal of what attempts have left outside of `folder`; None if there is nothing."""
+
+    def describe_leftovers(self, record: JobRecord) -> str:
+        """What may be left when the removal fails, for the owner of the job."""
+
+    def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:
+        """What only this kind tells of a job's progress; `attempt` is None while nobody works on the job."""

@@ -1,0 +1,150 @@
+"""The job kind of batch predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscaler.child_launcher import module_command
+from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobReport, JobRequest
+from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
+from serving.child_environment import sanitize_environment
+from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
+from serving.gateway.catalog.prediction_checks import PredictionRules
+from serving.gateway.jobs.job_kind import (
+    AttemptResult,
+    FailedAttempt,
+    JobAttempt,
+    SucceededAttempt,
+)
+from serving.gateway.jobs.kinds.prediction.beam_options import check_beam_options, require_beam
+from serving.gateway.jobs.kinds.prediction.progress import PredictionProgress
+from serving.gateway.jobs.kinds.prediction.run_request import JobDefaults, build_run_request
+from serving.gateway.state.records import JobRecord, VersionRecord
+from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutput, format_count
+
+JOB_COMMAND = module_command("batch")
+
+
+class PredictionAttempt:
+    """A process of `python -m batch`."""
+
+    def __init__(self, request: JobRequest) -> None:
+        self._request = request
+        self.progress = PredictionProgress()
+
+    @property
+    def request(self) -> bytes:
+        return msgspec.json.encode(self._request)
+
+    @property
+    def phase(self) -> str:
+        return self.progress.phase or ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.progress.phase not in (None, JobPhase.PREPARING)
+
+    @property
+    def output(self) -> PredictionOutput | None:
+        counts = self.progress.counts
+        return self._build_output(counts.predictions, counts.errors) if self.progress.has_counts else None
+
+    def read_report(self, line: bytes, now: float) -> AttemptResult | None:
+        try:
+            report = msgspec.json.decode(line, type=JobReport)
+        except msgspec.DecodeError:
+            return None
+        match report:
+            case JobReport(done=JobOutcome() as done):
+                hours = done.worker_seconds / 3600
+                return SucceededAttempt(self._build_output(done.predictions, done.errors, hours))
+            case JobReport(failed=FailureStatus() as failed):
+                return FailedAttempt(failed.message, self._build_output(failed.predictions, failed.errors))
+        self.progress.phase = report.phase or self.progress.phase
+        if report.counts is not None:
+            self.progress.add_counts(report.counts, now)
+        return None
+
+    def _build_output(self, predictions: int, errors: int, node_hours: float = 0.0) -> PredictionOutput:
+        return PredictionOutput(
+            output_path=self._request.output_path,
+            prediction_count=format_count(predictions),
+            error_count=format_count(errors),
+            node_hours=node_hours,
+        )
+
+
+class PredictionKind(PredictionRules):
+    """Batch predictions, at most `jobs` at a time.
+
+    `environment` is that of the server's process, of which jobs get what `sanitize_environment` leaves.
+    Raises InvalidArgument for invalid settings.
+    """
+
+    def __init__(
+        self, config: ServeConfig, environment: Mapping[str, str], command: Sequence[str] = JOB_COMMAND
+    ) -> None:
+        self.command = command
+        self.environment = {
+            **sanitize_environment(environment, config.node_environment, storage=True),
+            **FRAMEWORK_ENVIRONMENT,
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._max_running = config.jobs
+        self._defaults = JobDefaults.from_config(config)
+        self._sources = TrustedSources.from_setting(config.trusted_sources)
+
+    def list_used_resources(self, job: Job) -> Sequence[str]:
+        given = job.prediction_input or PredictionInput()
+        return [name for name in (given.model_name or given.version_name,) if name]
+
+    def check_settings(self, job: Job) -> None:
+        require_beam()
+        check_beam_options(job.batch_options or BatchOptions(), self._defaults.runner)
+        if job.prediction_input is not None:
+            self._defaults.interpreters.find_interpreter(job.prediction_input.runtime_version)
+            self._check_folders(job.prediction_input)
+
+    def choose_due(self, waiting: Sequence[JobRecord], running: Sequence[JobRecord]) -> Sequence[JobRecord]:
+        return waiting[: max(0, self._max_running - len(running))]
+
+    def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
+        return PredictionAttempt(build_run_request(record, version, folder, self._defaults))
+
+    def create_cleanup(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
+        return PredictionAttempt(build_run_request(record, version, folder, self._defaults, clean=True))
+
+    def describe_leftovers(self, record: JobRecord) -> str:
+        given = record.job.prediction_input or PredictionInput()
+        return f"Temporary files may be left in {given.output_path}/{JOB_FOLDER}"
+
+    def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:
+        output = record.job.prediction_output or PredictionOutput()
+        progress = attempt.progress if isinstance(attempt, PredictionAttempt) else PredictionProgress()
+        return {
+            "predictions": int(output.prediction_count or 0),
+            "errors": int(output.error_count or 0),
+            "bytes": progress.counts.bytes,
+            "bytesTotal": progress.counts.bytes_total,
+            "workers": progress.counts.workers,
+            "recordsPerSecond": _round_optional(progress.records_per_second),
+            "secondsLeft": _round_optional(progress.seconds_left),
+        }
+
+    def _check_folders(self, given: PredictionInput) -> None:
+        self._sources.check_uris([("prediction_input.uri", given.uri)])
+        folders = self._defaults.folders
+        check_local_uri(folders, "prediction_input.uri", given.uri, whole=True)
+        for path in given.input_paths:
+            check_local_uri(folders, "prediction_input.input_paths", path)
+        # A job has a folder of its own in the one for its results.
+        for path in (given.output_path, f"{given.output_path}/{JOB_FOLDER}"):
+            check_local_uri(folders, "prediction_input.output_path", path)
+
+
+def _round_optional(number: float | None) -> float | None:
+    return None if number is None else round(number, 1)

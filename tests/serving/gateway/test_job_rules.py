@@ -51,13 +51,13 @@ BY_VERSION: dict[str, Any] = {"modelName": None, "versionName": str(V1)}
 BY_URI: dict[str, Any] = {"modelName": None, "uri": "gs://b/model"}
 
 
-def counted(predictions: int = 0, errors: int = 0, node_hours: float = 0.0) -> PredictionOutput:
+def counted(predictions: int = 0, errors: int = 0, **more: float) -> PredictionOutput:
     """What a process has made of INPUT."""
     return PredictionOutput(
         output_path="gs://b/out",
         prediction_count=format_count(predictions),
         error_count=format_count(errors),
-        node_hours=node_hours,
+        **more,
     )
 
 

@@ -60,8 +60,9 @@ class PredictionAttempt:
             return None
         match report:
             case JobReport(done=JobOutcome() as done):
+                output = self._build_output(done.predictions, done.errors)
                 hours = done.worker_seconds / 3600
-                return SucceededAttempt(self._build_output(done.predictions, done.errors, hours))
+                return SucceededAttempt(msgspec.structs.replace(output, node_hours=hours))
             case JobReport(failed=FailureStatus() as failed):
                 return FailedAttempt(failed.message, self._build_output(failed.predictions, failed.errors))
         self.progress.phase = report.phase or self.progress.phase
@@ -69,12 +70,11 @@ class PredictionAttempt:
             self.progress.add_counts(report.counts, now)
         return None
 
-    def _build_output(self, predictions: int, errors: int, node_hours: float = 0.0) -> PredictionOutput:
+    def _build_output(self, predictions: int, errors: int) -> PredictionOutput:
         return PredictionOutput(
             output_path=self._request.output_path,
             prediction_count=format_count(predictions),
             error_count=format_count(errors),
-            node_hours=node_hours,
         )
 
 

@@ -1,7 +1,7 @@
 """The result of verifying a version's accelerated strategies, as a file beside its model.
 
-A node reads it at its start, the gateway shows it. A damaged record, or one for other libraries or another
-processor, counts as none.
+A node reads it at its start, the gateway shows it. A damaged record, or one for other files, other libraries,
+other code or another kind of processor, counts as none.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import tempfile
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,17 +22,34 @@ import msgspec
 
 RECORD_FILE = "verdict.json"
 PLAIN_STRATEGY = "plain"
+PREPARED_FOLDER = ".pilotlight"
+"""Where `pilotlight prepare` writes in a model's folder; what is in it is no part of the model."""
 
-_LIBRARIES = ("pilotlight", "numpy", "scikit-learn", "xgboost", "treelite", "tensorflow")
+_LIBRARIES = ("pilotlight", "numpy", "scipy", "scikit-learn", "xgboost", "treelite", "tensorflow")
+# The code that computes predictions or verifies how; a checkout changes without a new version.
+_CODE_FOLDERS = ("acceleration", "runtimes")
+# Instruction sets that numeric libraries choose their kernels by.
+_NUMERIC_FEATURES = re.compile(r"s?sse.*|avx.*|fma.*|f16c|bmi\d|amx.*|neon|asimd.*|fphp|sve.*|sme2?|bf16")
 _CHUNK_BYTES = 1 << 20
 
 
 class AccelerationKey(msgspec.Struct, frozen=True):
-    """What a record is valid for: the model's digest, the libraries' versions, the processor."""
+    """What a record is valid for: the model's digest, the versions of libraries and code, the processor."""
 
     digest: str
     libraries: str
     processor: str
+
+    def describe_mismatch(self, other: AccelerationKey) -> str:
+        """What another key differs in, in words; "" for an equal one."""
+        parts = {
+            "digest": "other model files",
+            "libraries": "other versions of libraries or code",
+            "processor": "another kind of processor",
+        }
+        return " and ".join(
+            text for name, text in parts.items() if getattr(self, name) != getattr(other, name)
+        )
 
 
 class CandidateOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,6 +76,14 @@ class RowRange(msgspec.Struct, frozen=True, kw_only=True):
     plain_seconds: float
 
 
+class BatchingFinding(msgspec.Struct, frozen=True):
+    """Whether requests may share calls, and why; `max_rows` limits a call, None: any number."""
+
+    merge: bool
+    reason: str
+    max_rows: int | None = None
+
+
 class AccelerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a verification found.
 
@@ -72,6 +99,7 @@ class AccelerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
     withdrawn: str = ""
     spread: dict[str, float] = {}
     seconds: float = 0.0
+    batching: BatchingFinding | None = None
 
     @property
     def is_accelerated(self) -> bool:
@@ -120,11 +148,20 @@ def read_record(folder: Path) -> AccelerationRecord | None:
         raise DamagedRecordError(f"{file} cannot be read: {error}") from error
 
 
-def withdraw_acceleration(folder: Path, reason: str) -> None:
-    """Record that a live request disproved a strategy. Raises OSError and DamagedRecordError."""
-    record = read_record(folder)
+def withdraw_acceleration(folder: Path, reason: str, used: AccelerationRecord | None = None) -> None:
+    """Record that a live request disproved a strategy. Raises OSError and DamagedRecordError.
+
+    `used` is the record to write where the folder has none: the one of a folder that is not written to.
+    """
+    record = read_record(folder) or used
     if record is not None and not record.withdrawn:
         write_record(folder, msgspec.structs.replace(record, withdrawn=reason))
+
+
+def without_forms(record: AccelerationRecord) -> AccelerationRecord:
+    """The same without converted models: each is made of the model itself where it is used."""
+    tried = tuple(CandidateOutcome(name=one.name, refused=one.refused) for one in record.tried)
+    return msgspec.structs.replace(record, tried=tried)
 
 
 def compute_crc32(file: Path) -> int:
@@ -138,33 +175,50 @@ def compute_crc32(file: Path) -> int:
 
 @lru_cache
 def describe_libraries() -> str:
-    """The libraries that records depend on, with their versions."""
-    found = []
+    """The libraries that records depend on with their versions, and a digest of our code."""
+    found = [f"python={platform.python_version()}"]
     for name in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name}={importlib.metadata.version(name)}")
-    return " ".join(found)
+    return " ".join((*found, f"code={_digest_code():08x}"))
+
+
+def _digest_code() -> int:
+    """The CRC-32 of the sources that a record depends on."""
+    here, found = Path(__file__).parent, 0
+    for folder in _CODE_FOLDERS:
+        for file in sorted((here / folder).rglob("*.py")):
+            found = zlib.crc32(file.read_bytes(), found)
+    return found
 
 
 @lru_cache
 def describe_processor() -> str:
-    """This machine's processor: its model, and a digest of its feature flags."""
+    """The kind of processor that this machine has: vendor, and the features that change how numbers are
+    computed. Models of a kind differ in speed, not in answers."""
     lines: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
             lines.setdefault(name.strip(), value.strip())
-    model = lines.get("model name") or platform.processor() or platform.machine()
-    abilities = lines.get("flags") or lines.get("Features") or ""
-    return f"{model} {zlib.crc32(abilities.encode()):08x}"
+    return render_processor(lines, platform.machine())
+
+
+def render_processor(lines: Mapping[str, str], machine: str) -> str:
+    """The same from the lines of /proc/cpuinfo."""
+    vendor = lines.get("vendor_id") or lines.get("CPU implementer") or "unknown"
+    features = (lines.get("flags") or lines.get("Features") or "").split()
+    numeric = sorted(name for name in features if _NUMERIC_FEATURES.fullmatch(name))
+    return " ".join((machine, vendor, *numeric))
 
 
 def digest_folder(folder: Path) -> str:
-    """A digest of the files in a folder, names included. Raises OSError."""
+    """A digest of the files in a folder, names included, without what was prepared. Raises OSError."""
     found = hashlib.sha256()
     for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            found.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
+        name = file.relative_to(folder)
+        if name.parts[0] != PREPARED_FOLDER and file.is_file():
+            found.update(f"{name}\0{file.stat().st_size}\0".encode())
             with file.open("rb") as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
                     found.update(chunk)

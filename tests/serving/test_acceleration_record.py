@@ -87,9 +87,51 @@ def test_a_digest_is_that_of_names_and_contents(tmp_path: Path) -> None:
     assert acceleration_record.digest_folder(tmp_path / "same") in digests
 
 
+def test_what_was_prepared_is_no_part_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "model.pkl").write_text("1")
+    before = acceleration_record.digest_folder(tmp_path)
+    acceleration_record.write_record(tmp_path / acceleration_record.PREPARED_FOLDER, VERDICT)
+
+    assert acceleration_record.digest_folder(tmp_path) == before
+
+
+def test_a_withdrawal_of_a_record_from_elsewhere_is_written_here(tmp_path: Path) -> None:
+    acceleration_record.withdraw_acceleration(tmp_path, "row 3", VERDICT)
+    found = acceleration_record.read_record(tmp_path)
+
+    assert found is not None
+    assert (found.key, found.withdrawn) == (KEY, "row 3")
+
+
+def test_a_mismatch_is_told_in_words() -> None:
+    other = AccelerationKey("digest", "others", "another")
+
+    assert KEY.describe_mismatch(KEY) == ""
+    assert KEY.describe_mismatch(other) == "other versions of libraries or code and another kind of processor"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_same"),
+    [
+        ("model name", "Another Model", True),
+        ("flags", "avx2 fma md_clear sse2 smep fpu", True),
+        ("flags", "avx2 sse2", False),
+        ("flags", "avx2 avx512f fma sse2", False),
+        ("vendor_id", "AuthenticAMD", False),
+    ],
+)
+def test_a_kind_of_processor_is_what_changes_numbers(name: str, value: str, is_same: bool) -> None:
+    lines = {"vendor_id": "GenuineIntel", "model name": "Some Model", "flags": "fma sse2 avx2"}
+    found = acceleration_record.render_processor({**lines, name: value}, "x86_64")
+
+    assert (found == acceleration_record.render_processor(lines, "x86_64")) is is_same
+
+
 def test_the_libraries_and_the_processor_are_known() -> None:
     assert {part.partition("=")[0] for part in acceleration_record.describe_libraries().split()} >= {
+        "code",
         "numpy",
+        "python",
         "treelite",
         "xgboost",
     }

@@ -257,6 +257,9 @@ class NodeConfig(ServerSettings):
     health_route: str = setting(
         "", "An additional path that answers 200 while the node is ready to predict, else 503.", route=True
     )
+    prepared_dir: str = setting(
+        "", "Where pilotlight prepare has written; .pilotlight in the model's folder when left out."
+    )
     cache_dir: Path = setting(Path("~/.cache/pilotlight"), "Where model files fetched from gs:// are kept.")
     cache_bytes: int = setting(20 << 30, "Size of that cache, in bytes.", minimum=0, unit="bytes")
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
+
+import msgspec
 
 from serving import acceleration_record
 from serving.acceleration.candidates import AccelerableRuntime, BuiltCandidate, Candidate
 from serving.acceleration.dispatch import FastPathDispatcher
-from serving.acceleration.verification import CandidateProof, VerificationResult
+from serving.acceleration.verification import (
+    CandidateProof,
+    ReferenceAnswers,
+    VerifiableRuntime,
+    VerificationResult,
+    compute_typical_reference,
+    find_difference,
+)
 from serving.acceleration_record import (
     PLAIN_STRATEGY,
     AccelerationKey,
@@ -53,7 +63,11 @@ def read_matching_record(folder: Path, key: AccelerationKey) -> AccelerationReco
         logger.warning("the acceleration record is ignored: %s", error)
         return None
     if record is not None and record.key != key:
-        logger.info("the acceleration record is ignored: it is for other libraries or another machine")
+        logger.info(
+            "the acceleration record in %s is ignored: it is for %s",
+            folder,
+            record.key.describe_mismatch(key),
+        )
         return None
     return record
 
@@ -88,6 +102,39 @@ def activate_fast_path(
     )
     runtime.set_fast_path(dispatcher)
     return dispatcher
+
+
+def activate_prepared(runtime: Runtime, record: AccelerationRecord) -> tuple[FastPathDispatcher | None, str]:
+    """The same for a prepared record; and why that cannot be used, "" if it can.
+
+    Anybody may have written it. So candidates are built from the model itself, and compared with the
+    reference on typical rows before they are used.
+    """
+    if not isinstance(runtime, AccelerableRuntime) or not record.is_accelerated:
+        return None, ""
+    try:
+        reference = compute_typical_reference(cast(VerifiableRuntime, runtime))
+        if reference is None:
+            return None, "no rows can be made for the model"
+        record = msgspec.structs.replace(
+            acceleration_record.without_forms(record), spread=dict(reference.library_spread)
+        )
+        dispatcher = activate_fast_path(runtime, Path(), record)
+        wrong = "" if dispatcher is None else _find_withdrawal(dispatcher, reference)
+    except Exception as error:
+        dispatcher, wrong = None, f"it raised {_describe_error(error)}"
+    if wrong:
+        runtime.set_fast_path(None)
+        return None, wrong
+    return dispatcher, ""
+
+
+def _find_withdrawal(dispatcher: FastPathDispatcher, reference: ReferenceAnswers) -> str:
+    """Why a dispatcher is not to be used for these rows, "" if it is."""
+    errors: list[str] = []
+    dispatcher.on_withdrawn = errors.append
+    wrong = find_difference(dispatcher, reference)
+    return wrong or "".join(errors)
 
 
 def _choose_ranges(result: VerificationResult) -> Iterator[RowRange]:

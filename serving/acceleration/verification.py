@@ -122,14 +122,14 @@ def verify_candidates(
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # Extreme values are meant to overflow.
         warnings.simplefilter("ignore")
-        references = [_Reference.compute(runtime, rows) for rows in _collect_rows(runtime)]
+        references = [ReferenceAnswers.compute(runtime, rows) for rows in _collect_rows(runtime)]
         proofs = tuple(
             _verify_candidate(candidate, references, excluded or {}, report, clock)
             for candidate in runtime.list_candidates()
         )
         proven = {proof.candidate.name: proof.built for proof in proofs if proof.built is not None}
         rows = make_bounded_rows(runtime, _ROWS_TIMED)
-        typical = _Reference.compute(runtime, references[0].rows if rows is None else rows)
+        typical = ReferenceAnswers.compute(runtime, references[0].rows if rows is None else rows)
         timings: list[SizeTiming] = []
         for number, size in enumerate(TIMED_SIZES if proven else ()):
             if number >= _ALWAYS_TIMED and clock() - begun > budget:
@@ -149,7 +149,7 @@ def verify_candidates(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reference:
+class ReferenceAnswers:
     """Rows with the library's answers to them, predicted in one call.
 
     `library_spread` is how far the library differs from itself there, `allowed` how far candidates may
@@ -163,7 +163,7 @@ class _Reference:
     allowed: output_equality.Tolerance
 
     @classmethod
-    def compute(cls, runtime: VerifiableRuntime, rows: Batch) -> _Reference:
+    def compute(cls, runtime: VerifiableRuntime, rows: Batch) -> ReferenceAnswers:
         answers = runtime.predict_reference(rows)
         library_spread: output_equality.Tolerance = {}
         if not runtime.exact:
@@ -181,6 +181,12 @@ class _Reference:
         return output_equality.describe_difference(answers, found, self.allowed)
 
 
+def compute_typical_reference(runtime: VerifiableRuntime) -> ReferenceAnswers | None:
+    """Typical rows with the library's answers, None if no rows can be made."""
+    rows = make_bounded_rows(runtime, _ROWS_REGROUPED)
+    return None if rows is None else ReferenceAnswers.compute(runtime, rows)
+
+
 def _collect_rows(runtime: VerifiableRuntime) -> Iterator[Batch]:
     """The runtime's verification rows, typical ones, and recorded requests without parameters."""
     yield from runtime.make_verification_rows()
@@ -194,7 +200,7 @@ def _collect_rows(runtime: VerifiableRuntime) -> Iterator[Batch]:
 
 def _verify_candidate(
     candidate: Candidate,
-    references: Sequence[_Reference],
+    references: Sequence[ReferenceAnswers],
     excluded: Mapping[str, str],
     report: ReportCandidate,
     clock: Callable[[], float],
@@ -205,7 +211,7 @@ def _verify_candidate(
     try:
         built = candidate.build()
         for reference in references:
-            if wrong := _find_difference(built, reference, clock):
+            if wrong := find_difference(built.predict, reference, clock):
                 return CandidateProof(candidate, None, wrong)
     except UnsuitableCandidate as error:
         return CandidateProof(candidate, None, str(error))
@@ -216,22 +222,24 @@ def _verify_candidate(
     return CandidateProof(candidate, built)
 
 
-def _find_difference(built: BuiltCandidate, reference: _Reference, clock: Callable[[], float]) -> str:
+def find_difference(
+    predict: Predict, reference: ReferenceAnswers, clock: Callable[[], float] = time.perf_counter
+) -> str:
     """The difference between a candidate and the reference, in words; "" if none is found."""
     rows = copy_batch(reference.rows)
     if wrong := reference.describe_difference(
-        reference.answers, _predict_or_fall_back(built, reference.predict_reference, rows)
+        reference.answers, _predict_or_fall_back(predict, reference.predict_reference, rows)
     ):
         return wrong
     for size in _GROUP_SIZES:
-        if wrong := _find_difference_in_groups(built, reference, rows, size, clock):
+        if wrong := _find_difference_in_groups(predict, reference, rows, size, clock):
             return wrong
     change = output_equality.describe_difference(reference.rows, rows, output_equality.zero_tolerance(rows))
     return "it modifies its input" if change else ""
 
 
 def _find_difference_in_groups(
-    built: BuiltCandidate, reference: _Reference, rows: Batch, size: int, clock: Callable[[], float]
+    predict: Predict, reference: ReferenceAnswers, rows: Batch, size: int, clock: Callable[[], float]
 ) -> str:
     """The same with rows in groups: each must equal the library's one call for all rows, or its call for the
     same group."""
@@ -240,7 +248,7 @@ def _find_difference_in_groups(
     for start in _interleave_starts(range(0, count_rows(rows), size)):
         group = slice(start, start + size)
         held.append(
-            (group, _predict_or_fall_back(built, reference.predict_reference, take_rows(rows, group)))
+            (group, _predict_or_fall_back(predict, reference.predict_reference, take_rows(rows, group)))
         )
         if clock() > until:
             break
@@ -252,15 +260,15 @@ def _find_difference_in_groups(
     return ""
 
 
-def _predict_or_fall_back(built: BuiltCandidate, predict_reference: Predict, rows: Batch) -> Batch:
+def _predict_or_fall_back(predict: Predict, predict_reference: Predict, rows: Batch) -> Batch:
     try:
-        return built.predict(rows)
+        return predict(rows)
     except UnsuitableCandidate:
         return predict_reference(rows)
 
 
 def _time_size(
-    typical: _Reference,
+    typical: ReferenceAnswers,
     proven: Mapping[str, BuiltCandidate],
     size: int,
     report: ReportCandidate,

@@ -4,12 +4,14 @@ The process is a fork of its caller, which must have a single thread and must no
 imports nothing that the caller has imported, such as the framework in a node that was forked from a pilot.
 Verification needs forks as Linux has them.
 
-`python -m serving.acceleration.verification_process`, with a VerificationOrder as JSON on its standard input,
-is such a caller by itself: it verifies the candidates of a version in the background, at low priority.
+In the background the caller is a process of its own, and takes a limited share of a processor only: either
+`start_in_background` forks it, or it is `python -m serving.acceleration.verification_process`, with a
+VerificationOrder as JSON on its standard input.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import fcntl
@@ -20,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -28,6 +31,7 @@ import msgspec
 from serving import acceleration_record
 from serving.acceleration.activation import read_matching_record, store_record
 from serving.acceleration.candidates import AccelerableRuntime
+from serving.acceleration.cpu_share import CpuShareLimit
 from serving.acceleration.verification import VerifiableRuntime, verify_candidates
 from serving.acceleration_record import AccelerationKey, AccelerationRecord
 from serving.errors import ServingError
@@ -44,12 +48,15 @@ _LOAD_SECONDS = 300
 _MAX_ATTEMPTS = 4
 _PR_SET_PDEATHSIG = 1
 _LOCK_FILE = ".lock"
-_NICENESS = 10
+NO_CANDIDATES = "There is no acceleration for this kind of model."
 _VERIFIED_FIRST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 
 class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The model to verify and the folder for its acceleration record. `patience` is in seconds."""
+    """The model to verify and the folder for its acceleration record.
+
+    `patience` is in seconds. `in_background`: only a share of a busy processor is used.
+    """
 
     folder: str
     key: AccelerationKey
@@ -57,15 +64,19 @@ class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
     framework: str = ""
     threads: int = 1
     patience: int = _SILENCE_SECONDS
+    in_background: bool = False
 
     @classmethod
-    def from_spec(cls, spec: LoadSpec, folder: Path, key: AccelerationKey) -> VerificationOrder:
+    def from_spec(
+        cls, spec: LoadSpec, folder: Path, key: AccelerationKey, *, in_background: bool = False
+    ) -> VerificationOrder:
         return cls(
             folder=str(folder),
             key=key,
             model_dir=str(spec.model_dir),
             framework=spec.framework,
             threads=spec.threads,
+            in_background=in_background,
         )
 
     def to_spec(self) -> LoadSpec:
@@ -208,6 +219,9 @@ def _verify_and_store(
     load_function: Callable[[LoadSpec], object],
     report: Callable[[str], None],
 ) -> None:
+    limit = CpuShareLimit()
+    if order.in_background:
+        limit.start()
     ThreadLimit(order.threads).apply()
     folder = Path(order.folder)
     runtime = load_function(order.to_spec())
@@ -216,25 +230,82 @@ def _verify_and_store(
     if not isinstance(runtime, AccelerableRuntime) or not runtime.list_candidates():
         acceleration_record.write_record(
             folder,
-            AccelerationRecord(key=order.key, failure="There is no acceleration for this kind of model."),
+            AccelerationRecord(key=order.key, failure=NO_CANDIDATES),
         )
         return
-    result = verify_candidates(cast(VerifiableRuntime, runtime), excluded=excluded, report=report)
+    result = verify_candidates(
+        cast(VerifiableRuntime, runtime), excluded=excluded, report=report, clock=limit.clock
+    )
     store_record(folder, order.key, result, time.perf_counter() - begun)
 
 
-def main() -> None:
-    """Runs the order on standard input, unless another process has done it."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
-    _die_with_parent(os.getppid())
-    os.nice(_NICENESS)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=VerificationOrder)
+@dataclass(frozen=True, slots=True)
+class BackgroundVerification:
+    """A process that verifies a model; its end of the pipe is closed when it has ended."""
+
+    pid: int
+    pipe: int
+
+    async def wait(self) -> None:
+        """Wait until it has ended; a caller that is cancelled kills it."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self.pipe, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self.pipe)
+            os.close(self.pipe)
+            self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # it has nothing more to do
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def start_in_background(order: VerificationOrder) -> BackgroundVerification:
+    """Fork a process that verifies the model, as `run_in_subprocess` does. It shares what is imported."""
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return BackgroundVerification(child, reading)
+    try:
+        os.close(reading)
+        _die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's, which is for the parent
+        _verify_unless_done(order)
+    except Exception:
+        logger.exception("the model's acceleration cannot be verified")
+    finally:
+        os._exit(0)
+
+
+def _verify_unless_done(order: VerificationOrder) -> None:
+    """Verify the model, unless another process has done it. Raises OSError."""
     folder = Path(order.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if read_matching_record(folder, order.key) is None:
             run_in_subprocess(order)
+
+
+def main() -> None:
+    """Runs the order on standard input, unless another process has done it."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    _die_with_parent(os.getppid())
+    limit = CpuShareLimit()
+    limit.start()
+    try:
+        _verify_unless_done(msgspec.json.decode(sys.stdin.buffer.read(), type=VerificationOrder))
+    finally:
+        limit.stop()  # the interpreter gives up the handler before it ends
 
 
 if __name__ == "__main__":

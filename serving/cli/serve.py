@@ -82,6 +82,9 @@ def node(config: NodeConfig) -> int:
         )
     cross_origin = CrossOriginPolicy.from_settings(config, None if config.uds else config.host, enforced=True)
     with prepare_model(config, lambda phase: print(phase, flush=True)) as source:
+        acceleration = _create_acceleration(config, source)
+        if acceleration is not None:
+            acceleration.start_verification()
         listener = _open_listener(config)
         return run_event_loop(
             serve_standalone(
@@ -89,7 +92,7 @@ def node(config: NodeConfig) -> int:
                 config,
                 listener,
                 cross_origin=cross_origin,
-                acceleration=_create_acceleration(config, source),
+                acceleration=acceleration,
                 announce=lambda address: print(f"Listening on {address}", flush=True),
                 on_ready=lambda report: print(
                     f"Ready on {_format_address(listener)}: {report.framework}", flush=True
@@ -107,8 +110,9 @@ def _create_acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationCo
         return None
     if source.method not in ("", "predict"):  # the fast paths are those of predict
         return None
+    prepared = Path(config.prepared_dir) if config.prepared_dir else None
     return AccelerationController(
-        source, lambda: cached_record_location(config.cache_dir.expanduser(), source.model_dir)
+        source, lambda: cached_record_location(config.cache_dir.expanduser(), source.model_dir, prepared)
     )
 
 

@@ -20,32 +20,37 @@ from typing import cast
 import msgspec
 
 from serving import acceleration_record
-from serving.acceleration.activation import activate_fast_path, read_matching_record
+from serving.acceleration.activation import activate_fast_path, activate_prepared, read_matching_record
 from serving.acceleration.candidates import AccelerableRuntime, Predict
 from serving.acceleration.dispatch import FastPathDispatcher
 from serving.acceleration.verification import VerifiableRuntime
 from serving.acceleration.verification_process import (
+    BackgroundVerification,
     VerificationOrder,
     is_verifiable,
     is_verified_first,
     run_in_subprocess,
+    start_in_background,
 )
 from serving.acceleration_record import (
     PLAIN_STRATEGY,
+    PREPARED_FOLDER,
     AccelerationKey,
     AccelerationRecord,
     DamagedRecordError,
 )
+from serving.errors import ServingError
 from serving.latency_histograms import NODE_COUNTS, as_cells
 from serving.node.batch_equivalence import (
     BatchEquivalenceCheck,
+    BatchingDecision,
     SubmitWork,
     check_batch_equivalence,
     finish_check,
     run_and_time,
 )
 from serving.node.request_marks import RequestMarks
-from serving.runtimes import LoadSpec, Runtime
+from serving.runtimes import LoadSpec, Runtime, find_loader
 
 logger = logging.getLogger(__name__)
 
@@ -59,17 +64,23 @@ _MAX_RECORDS = 100
 
 
 class RecordLocation(msgspec.Struct, frozen=True):
-    """The folder of a model's acceleration record, and the key that the record must match."""
+    """The folder of a model's acceleration record, and the key that the record must match.
+
+    `prepared` is a folder that `pilotlight prepare` wrote, "" for none: it is only read, and its record
+    counts where `folder` has none.
+    """
 
     folder: str
     key: AccelerationKey
+    prepared: str = ""
 
 
 class AccelerationController:
     """Verifies, activates and monitors the accelerated strategy of one node's model.
 
     `find_location` is called only for a model that may be accelerated. `counts` are those of `NODE_COUNTS`.
-    `verification_seconds` is how long `verify_before_load` took.
+    `verification_seconds` is how long `verify_before_load` took; `prepared_batching` what the prepared record
+    in use says about batching.
     """
 
     def __init__(
@@ -85,6 +96,9 @@ class AccelerationController:
         self._record: AccelerationRecord | None = None
         self._dispatcher: FastPathDispatcher | None = None
         self._runtime: Runtime | None = None
+        self._is_prepared = False  # the record is that of the prepared folder
+        self._verification: BackgroundVerification | None = None
+        self.prepared_batching: BatchingDecision | None = None
         self.verification_seconds = 0.0
 
     def verify_before_load(self) -> None:
@@ -92,13 +106,36 @@ class AccelerationController:
         if not is_verified_first(self._source):
             return
         started = time.perf_counter()
-        location = self._find_location()
+        location = self._locate()
         try:
             run_in_subprocess(VerificationOrder.from_spec(self._source, Path(location.folder), location.key))
         except Exception:
             # The version is served without acceleration.
             logger.exception("the model's acceleration cannot be verified")
         self.verification_seconds = time.perf_counter() - started
+
+    def start_verification(self) -> None:
+        """Start to verify a model that has no record, in a process beside this one.
+
+        To be called before this process starts threads: the other one is its fork, which shares the imported
+        framework.
+        """
+        if not is_verified_first(self._source):
+            return
+        try:
+            location = self._locate()
+        except OSError:
+            return  # the load says what is wrong
+        if self._find_record(location) is not None:
+            return
+        order = VerificationOrder.from_spec(
+            self._source, Path(location.folder), location.key, in_background=True
+        )
+        try:
+            find_loader(self._source)
+        except ServingError:
+            return  # the load raises it again
+        self._verification = start_in_background(order)
 
     def activate(self, runtime: Runtime) -> Predict | None:
         """Activate the fastest verified strategies; None: the library itself predicts."""
@@ -109,34 +146,65 @@ class AccelerationController:
         ):
             return None
         try:
-            self._location = self._find_location()
+            location = self._locate()
         except OSError as error:
             logger.warning("cannot locate the acceleration record: %s", error)
             return None
         self._runtime = runtime
-        folder = Path(self._location.folder)
-        self._record = read_matching_record(folder, self._location.key)
+        self._record = self._find_record(location)
         if self._record is not None:
-            self._dispatcher = activate_fast_path(runtime, folder, self._record)
+            self._dispatcher = self._activate_record(runtime, location, self._record)
             logger.info("prediction strategy: %s", _describe_strategy(self._record, self._dispatcher))
         return self._dispatcher
 
-    async def verify_and_monitor(self, submit_work: SubmitWork, *, is_batching: bool) -> None:
+    def _locate(self) -> RecordLocation:
+        """Raises OSError."""
+        if self._location is None:
+            self._location = self._find_location()
+        return self._location
+
+    def _find_record(self, location: RecordLocation) -> AccelerationRecord | None:
+        record = read_matching_record(Path(location.folder), location.key)
+        self._is_prepared = record is None and bool(location.prepared)
+        return read_matching_record(Path(location.prepared), location.key) if self._is_prepared else record
+
+    def _activate_record(
+        self, runtime: Runtime, location: RecordLocation, record: AccelerationRecord
+    ) -> FastPathDispatcher | None:
+        if not self._is_prepared:
+            return activate_fast_path(runtime, Path(location.folder), record)
+        dispatcher, wrong = activate_prepared(runtime, record)
+        if wrong:
+            self._record_withdrawal(f"the prepared record does not hold: {wrong}")
+        elif record.batching is not None:
+            self.prepared_batching = BatchingDecision(
+                record.batching.merge, record.batching.reason, record.batching.max_rows
+            )
+        return dispatcher
+
+    async def verify_and_monitor(self, submit_work: SubmitWork, *, is_batching: bool) -> Predict | None:
         """Verify the model if it has no record, and compare live calls from time to time.
 
-        `is_batching`: requests share calls, so the accelerated strategy must be batch-equivalent too.
+        `is_batching`: requests share calls, so the accelerated strategy must be batch-equivalent too. Returns
+        the strategy if this has activated it.
         """
+        activated = None
+        if self._verification is not None:
+            await self._verification.wait()
         if self._location is None or self._runtime is None:
-            return
+            return None
         if self._record is None:
             try:
-                await self._verify_in_background(self._location)
+                if self._verification is None:
+                    await self._verify_in_background(self._location)
             except OSError as error:
                 logger.warning("the model's acceleration cannot be verified: %s", error)
-                return
+                return None
             await self._activate_verified(submit_work, is_batching=is_batching)
+            activated = self._dispatcher
         if self._dispatcher is not None:
             self._monitor_live_calls(self._dispatcher, submit_work)
+        return activated
 
     def collect_stats(self) -> dict[str, object]:
         return {
@@ -145,7 +213,9 @@ class AccelerationController:
         }
 
     async def _verify_in_background(self, location: RecordLocation) -> None:
-        order = VerificationOrder.from_spec(self._source, Path(location.folder), location.key)
+        order = VerificationOrder.from_spec(
+            self._source, Path(location.folder), location.key, in_background=True
+        )
         # In this process's group, with which it is killed: it needs no lifeline of its own.
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.acceleration.verification_process", stdin=asyncio.subprocess.PIPE
@@ -235,9 +305,11 @@ class AccelerationController:
             reason,
         )
         try:
-            acceleration_record.withdraw_acceleration(self._folder, reason)
+            acceleration_record.withdraw_acceleration(self._folder, reason, self._record)
         except (OSError, DamagedRecordError):
             logger.exception("the withdrawal cannot be stored")
+        if self._record is not None:
+            self._record = msgspec.structs.replace(self._record, withdrawn=reason)
 
     @property
     def _folder(self) -> Path:
@@ -251,20 +323,25 @@ def find_comparison_counts(shared_memory: RequestMarks, slots: int) -> MutableSe
     return as_cells(memoryview(cast(bytearray, shared_memory))[-8 * len(NODE_COUNTS) :])
 
 
-def cached_record_location(cache: Path, model_dir: Path) -> RecordLocation:
-    """The location for a standalone node; removes the oldest records over the limit. Raises OSError."""
-    key = AccelerationKey(
+def compute_key(model_dir: Path) -> AccelerationKey:
+    """What a record for a model must match on this machine. Raises OSError."""
+    return AccelerationKey(
         acceleration_record.digest_folder(model_dir),
         acceleration_record.describe_libraries(),
         acceleration_record.describe_processor(),
     )
+
+
+def cached_record_location(cache: Path, model_dir: Path, prepared: Path | None = None) -> RecordLocation:
+    """The location for a standalone node; removes the oldest records over the limit. Raises OSError."""
+    key = compute_key(model_dir)
     root = cache / "acceleration"
     folder = root / hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
     if not folder.is_dir() and root.is_dir():
         oldest_first = sorted(root.iterdir(), key=lambda other: other.stat().st_mtime)
         for other in oldest_first[:-_MAX_RECORDS]:
             shutil.rmtree(other, ignore_errors=True)
-    return RecordLocation(str(folder), key)
+    return RecordLocation(str(folder), key, str(prepared or model_dir / PREPARED_FOLDER))
 
 
 def _describe_strategy(record: AccelerationRecord | None, dispatcher: FastPathDispatcher | None) -> str:

@@ -28,6 +28,7 @@ from serving.node.batch_equivalence import (
     BatchingDecision,
     SubmitWork,
     check_batch_equivalence,
+    confirm_batch_equivalence,
     finish_check,
     warm_up_model,
     warm_up_model_briefly,
@@ -212,7 +213,7 @@ class ServingNode:
         )
         self._on_ready(report)
         self._tuning_task = loop.create_task(
-            self._tune_in_background(predictor, check, self._mark_calls(executor.run_other_work))
+            self._tune_in_background(predictor, runtime, check, self._mark_calls(executor.run_other_work))
         )
         self._tuning_task.add_done_callback(_log_tuning_error)
 
@@ -233,17 +234,19 @@ class ServingNode:
             await self._protocol_warmup(predictor, schema)
 
     async def _tune_in_background(
-        self, predictor: Predictor, check: BatchEquivalenceCheck, submit_work: SubmitWork
+        self, predictor: Predictor, runtime: Runtime, check: BatchEquivalenceCheck, submit_work: SubmitWork
     ) -> None:
         """The checks that readiness does not wait for."""
+        if self._acceleration is not None:
+            activated = await self._acceleration.verify_and_monitor(
+                submit_work, is_batching=_current_decision(check).merge
+            )
+            if activated is not None and check.decision is None:
+                check = BatchEquivalenceCheck(self._check_batching(runtime, activated))
         if check.decision is None:
             decision = await finish_check(check, submit_work)
             predictor.set_max_batch_rows(decision.limit_batch_rows(self._settings.merge_rows))
             logger.info("dynamic batching: %s (%s)", "on" if decision.merge else "off", decision.reason)
-        if self._acceleration is not None:
-            await self._acceleration.verify_and_monitor(
-                submit_work, is_batching=_current_decision(check).merge
-            )
 
     def _try_to_load(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
         try:
@@ -316,6 +319,9 @@ class ServingNode:
             case "off":
                 return BatchingDecision(False, "switched off")
             case _:
+                prepared = None if self._acceleration is None else self._acceleration.prepared_batching
+                if prepared is not None:
+                    return (yield from confirm_batch_equivalence(runtime, accelerated, prepared))
                 return (yield from check_batch_equivalence(runtime, accelerated))
 
 

@@ -31,6 +31,8 @@ _BATCH_SIZES = (3, 7, 32)
 # influence each other, and whether kernels change with the batch size.
 _SLOW_SECONDS = 0.001
 _ROWS_IF_SLOW = max(_BATCH_SIZES)
+# Enough to refuse a prepared finding for a model whose rows influence each other.
+_ROWS_IF_PREPARED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,9 @@ def _make_synthetic_calls(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Ru
             yield from ((rows, {}), (rows, {}))
 
 
-def check_batch_equivalence(runtime: Runtime, accelerated: Predict | None = None) -> BatchCheckSteps:
+def check_batch_equivalence(
+    runtime: Runtime, accelerated: Predict | None = None, *, row_count: int = _ROWS
+) -> BatchCheckSteps:
     """Check on synthetic rows whether predictions stay equal in batches.
 
     An accelerated strategy and the library itself, which replaces it when it is withdrawn, must both give the
@@ -123,13 +127,23 @@ def check_batch_equivalence(runtime: Runtime, accelerated: Predict | None = None
     """
     if not runtime.mergeable:
         return BatchingDecision(False, "the model does not declare independent rows")
-    rows = make_bounded_rows(runtime, _ROWS)
+    rows = make_bounded_rows(runtime, row_count)
     if rows is None:
         return BatchingDecision(False, "no synthetic rows can be made for it")
     try:
         return (yield from _compare_batched_answers(runtime, accelerated, rows))
     except Exception as error:
         return BatchingDecision(False, f"the check failed: {error}")
+
+
+def confirm_batch_equivalence(
+    runtime: Runtime, accelerated: Predict | None, prepared: BatchingDecision
+) -> BatchCheckSteps:
+    """What a prepared record says, if a few rows show nothing else: anybody may have written it."""
+    if not prepared.merge:
+        return prepared
+    found = yield from check_batch_equivalence(runtime, accelerated, row_count=_ROWS_IF_PREPARED)
+    return prepared if found.merge else found
 
 
 def _compare_batched_answers(runtime: Runtime, accelerated: Predict | None, rows: Batch) -> BatchCheckSteps:

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import joblib
+import numpy as np
 import pytest
+from sklearn.ensemble import RandomForestClassifier
 
 from serving import acceleration_record
 from serving.acceleration.verification_process import is_verifiable
@@ -18,9 +21,11 @@ from tests.serving.acceleration.conducting import KEY
 ROOT = Path(__file__).parents[3]
 
 
-def conducted(case: str, folder: Path) -> AccelerationRecord:
+def conducted(case: str, folder: Path, *more: Path) -> AccelerationRecord:
     module = "tests.serving.acceleration.conducting"
-    subprocess.run([sys.executable, "-m", module, case, folder], cwd=ROOT, check=True, timeout=HANG_SECONDS)
+    subprocess.run(
+        [sys.executable, "-m", module, case, folder, *more], cwd=ROOT, check=True, timeout=HANG_SECONDS
+    )
     verdict = acceleration_record.read_record(folder)
     assert verdict is not None
     return verdict
@@ -59,6 +64,15 @@ def test_a_model_that_fails_to_load_leaves_a_verdict_that_says_so(tmp_path: Path
         == "The verification failed: Failed to load model: There is no model. (Error code: 0)."
     )
     assert not verdict.is_accelerated
+
+
+def test_a_process_in_the_background_is_waited_for(tmp_path: Path) -> None:
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    rows = np.random.default_rng(0).standard_normal((50, 3))
+    joblib.dump(RandomForestClassifier(20, random_state=0).fit(rows, rows[:, 0] > 0), model_dir / "model.pkl")
+
+    assert conducted("background", tmp_path / "record", model_dir).is_accelerated
 
 
 @pytest.mark.parametrize("case", ["without offers", "not accelerable"])

@@ -7,26 +7,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from serving import acceleration_record
 from serving.acceleration.activation import store_record
 from serving.acceleration.verification import verify_candidates
-from serving.acceleration_record import AccelerationKey
+from serving.acceleration_record import AccelerationKey, BatchingFinding
 from serving.node import acceleration_controller as module
 from serving.node.acceleration_controller import (
     AccelerationController,
     RecordLocation,
     cached_record_location,
 )
+from serving.node.batch_equivalence import BatchingDecision
 from serving.runtimes import LoadSpec
 from tests.bounds import HANG_SECONDS
-from tests.serving.acceleration.models import GOOD, Fake, offer, quick
+from tests.serving.acceleration.models import GOOD, WRONG, Fake, kept, offer, quick
 
 KEY = AccelerationKey("digest", "libraries", "processor")
 SOURCE = LoadSpec(Path(), "SCIKIT_LEARN")
 ROWS = np.ones((2, 3))
+# Typical rows do not show these; comparisons while the node serves may.
+RARELY_WRONG = {"many rows", "missing values", "ties", "zeros"}
 
 
 def here(work: Callable[[], None]) -> None:
@@ -81,6 +85,82 @@ def test_without_a_place_the_plain_path_serves() -> None:
         raise PermissionError("no entry")
 
     assert AccelerationController(SOURCE, find).activate(Fake([GOOD])) is None
+
+
+def prepared(folder: Path, record: acceleration_record.AccelerationRecord) -> RecordLocation:
+    """A record that somebody has prepared, and an empty folder beside it."""
+    acceleration_record.write_record(folder / "prepared", record)
+    return RecordLocation(str(folder / "own"), KEY, str(folder / "prepared"))
+
+
+def good_record(**changes: Any) -> acceleration_record.AccelerationRecord:
+    return acceleration_record.AccelerationRecord(
+        key=KEY,
+        ranges=(acceleration_record.RowRange(rows=1, way=GOOD.name, seconds=1e-5, plain_seconds=1e-4),),
+        tried=(acceleration_record.CandidateOutcome(name=GOOD.name, **changes),),
+        batching=BatchingFinding(True, "rows are equal"),
+    )
+
+
+def test_a_prepared_record_is_used_at_once(tmp_path: Path) -> None:
+    runtime = Fake([GOOD])
+    acceleration = mounted(prepared(tmp_path, good_record()), runtime)
+
+    assert runtime.faster is not None
+    assert acceleration.prepared_batching == BatchingDecision(True, "rows are equal")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_record_of_its_own_comes_first(tmp_path: Path) -> None:
+    """It may be withdrawn, which the prepared one never is."""
+    place = prepared(tmp_path, good_record())
+    acceleration_record.withdraw_acceleration(tmp_path / "own", "row 3", good_record())
+    runtime = Fake([GOOD])
+
+    assert mounted(place, runtime).collect_stats()["way"] == "the plain way (row 3)"
+    assert runtime.faster is None
+
+
+def test_a_prepared_record_that_does_not_match_is_ignored_with_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    other = msgspec.structs.replace(good_record(), key=AccelerationKey("digest", "others", "processor"))
+    runtime = Fake([GOOD])
+    acceleration = mounted(prepared(tmp_path, other), runtime)
+
+    assert runtime.faster is None
+    assert acceleration.prepared_batching is None
+    assert [record.message for record in caplog.records] == [
+        f"the acceleration record in {tmp_path / 'prepared'} is ignored: "
+        "it is for other versions of libraries or code"
+    ]
+
+
+@pytest.mark.parametrize("wrong", sorted(WRONG.keys() - RARELY_WRONG))
+def test_a_prepared_record_that_names_a_wrong_candidate_is_not_used(tmp_path: Path, wrong: str) -> None:
+    """Whoever wrote it: that is told, stays so, and leaves the prepared folder as it is."""
+    forged = msgspec.structs.replace(good_record(), spread={"": 1e9})
+    place, runtime = prepared(tmp_path, forged), Fake([offer(GOOD.name, WRONG[wrong])])
+    acceleration = mounted(place, runtime)
+
+    assert runtime.faster is None
+    assert acceleration.prepared_batching is None
+    assert "the prepared record does not hold" in str(acceleration.collect_stats()["way"])
+    assert "the prepared record does not hold" in str(mounted(place, runtime).collect_stats()["way"])
+    assert acceleration_record.read_record(tmp_path / "prepared") == forged
+
+
+def test_a_converted_model_in_a_prepared_folder_is_not_read(tmp_path: Path) -> None:
+    """Only its own code makes one, of the files that it serves."""
+    candidate = kept(GOOD.name)
+    runtime = Fake([candidate])
+    place = prepared(tmp_path, good_record(form="form-0", checksum=0))
+    (tmp_path / "prepared" / "form-0").write_text("2.0")
+    mounted(place, runtime)
+
+    assert runtime.faster is not None
+    assert np.asarray(runtime.predict(ROWS)).tolist() == quick(ROWS).tolist()
 
 
 async def _ask(runtime: Fake, until: Callable[[], bool]) -> None:

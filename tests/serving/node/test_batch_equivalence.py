@@ -13,6 +13,7 @@ from serving.node import batch_equivalence
 from serving.node.batch_equivalence import (
     BatchingDecision,
     check_batch_equivalence,
+    confirm_batch_equivalence,
     warm_up_model,
     warm_up_model_briefly,
 )
@@ -54,6 +55,22 @@ class Fake:
 
 def judge_merging(runtime: Runtime, faster: Predict | None = None) -> BatchingDecision:
     return output_equality.run_generator(check_batch_equivalence(runtime, faster))
+
+
+def test_a_prepared_finding_holds_if_a_few_rows_show_nothing_else() -> None:
+    prepared = BatchingDecision(True, "prepared", 500)
+    good, bad = Fake(exact=True), Fake(drift=1.0, from_rows=2, exact=True)
+
+    assert output_equality.run_generator(confirm_batch_equivalence(good, None, prepared)) == prepared
+    assert not output_equality.run_generator(confirm_batch_equivalence(bad, None, prepared)).merge
+    assert good.calls < 12
+
+
+def test_a_prepared_finding_against_batching_costs_no_call() -> None:
+    runtime, prepared = Fake(), BatchingDecision(False, "prepared")
+
+    assert output_equality.run_generator(confirm_batch_equivalence(runtime, None, prepared)) == prepared
+    assert runtime.calls == 0
 
 
 ULP = float(np.spacing(2.0))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_KNOWN = frozenset(("FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "CMD"))
+_KNOWN = frozenset(("FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "CMD", "ARG"))
 _VARIABLE = re.compile(r"\$(\w+)")
 
 

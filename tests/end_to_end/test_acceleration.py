@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from serving import acceleration_record
 from serving.acceleration_record import AccelerationRecord
+from tests.emulator import Emulator
 from tests.end_to_end.test_autoscaling import asleep
 from tests.server import Server, running_node, running_server, until
 from tests.written import as_written
@@ -218,3 +222,72 @@ def test_a_node_alone_studies_in_the_background_once(zoo: Zoo, tmp_path: Path) -
         until(lambda: node.call("GET", "/readyz").status == 200, "it is ready")
         assert way(node).startswith("by ")
         assert one_by_one(node, "models/m", zoo.rows) == wanted
+
+
+def test_a_prepared_node_is_fast_from_its_first_answer_on(zoo: Zoo, tmp_path: Path) -> None:
+    """Without a cache to write to, and with the record beside a model that nobody writes to again."""
+    model_dir, nowhere = tmp_path / "model", tmp_path / "nowhere"
+    shutil.copytree(zoo.folder("forest"), model_dir)
+    nowhere.write_text("no folder")
+    told = run_command("prepare", "--model-dir", str(model_dir))
+    for file in (model_dir, *model_dir.rglob("*")):
+        file.chmod(0o555 if file.is_dir() else 0o444)
+
+    assert f"Written to {model_dir}/.pilotlight" in told
+    with running_node(model_dir, "--cache-dir", str(nowhere)) as node:
+        until(lambda: node.call("GET", "/readyz").status == 200, "it is ready")
+        assert node.call("GET", "/stats").json["acceleration"]["way"].startswith("by ")
+        assert one_by_one(node, "models/m", zoo.rows) == zoo.forest.predict(zoo.rows).tolist()
+
+
+def test_a_node_ignores_what_was_prepared_for_another_model(zoo: Zoo, tmp_path: Path) -> None:
+    first, second, output = tmp_path / "first", tmp_path / "second", tmp_path / "prepared"
+    for folder in (first, second):
+        shutil.copytree(zoo.folder(folder.name), folder)
+    run_command("prepare", "--model-dir", str(first), "--output", str(output))
+
+    with running_node(second, "--prepared-dir", str(output)) as node:
+        assert one_by_one(node, "models/m", zoo.rows) == zoo.boosted(1)
+        until(
+            lambda: told_in_log(node, f"record in {output} is ignored: it is for other model files"),
+            "that is in the log",
+        )
+
+
+def test_a_model_in_a_bucket_is_prepared_into_a_folder(zoo: Zoo, tmp_path: Path, emulator: Emulator) -> None:
+    uri = f"gs://{emulator.bucket()}/model"
+    emulator.put(f"{uri}/model.bst", (Path(zoo.folder("first")) / "model.bst").read_bytes())
+    environment = {"STORAGE_EMULATOR_HOST": emulator.url}
+    flags = ("prepare", "--model-dir", uri, "--cache-dir", str(tmp_path / "cache"))
+
+    refused = run_command(*flags, environment=environment, code=1)
+    assert f"--output FOLDER. Copied from there to {uri}/.pilotlight/, a node finds it." in refused
+    run_command(*flags, "--output", str(tmp_path / "prepared"), environment=environment)
+
+    record = acceleration_record.read_record(tmp_path / "prepared")
+    assert record is not None
+    assert record.is_accelerated
+    # As it says: the copy beside the model is found.
+    emulator.put(
+        f"{uri}/.pilotlight/{acceleration_record.RECORD_FILE}",
+        (tmp_path / "prepared" / acceleration_record.RECORD_FILE).read_bytes(),
+    )
+    again = run_command(*flags, "--output", str(tmp_path / "again"), environment=environment)
+    found = acceleration_record.read_record(tmp_path / "again")
+    assert "Written to" in again
+    assert found is not None
+    assert found.key == record.key
+
+
+def run_command(*arguments: str, environment: Mapping[str, str] | None = None, code: int = 0) -> str:
+    """What a command prints, in a process of its own."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("pilotlight"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr

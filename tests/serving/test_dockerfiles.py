@@ -6,9 +6,12 @@ import tomllib
 
 import pytest
 
+from serving.container_platform import MODEL_MOUNT
 from tests.dockerfile import ROOT, Step, read
 
-FILES = sorted((ROOT / "serving" / "containers").glob("Dockerfile.*"))
+FOLDER = ROOT / "serving" / "containers"
+MODEL = FOLDER / "Dockerfile.model"
+FILES = sorted(path for path in FOLDER.glob("Dockerfile.*") if path != MODEL)
 IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
 
 
@@ -68,6 +71,16 @@ def test_the_python_is_one_that_the_project_takes(steps: list[Step]) -> None:
     images = {step.words[0] for step in steps if step.word == "FROM"}
 
     assert images == {"python:3.11-slim"}
+
+
+def test_an_image_with_a_model_is_prepared_and_runs_as_the_node_does() -> None:
+    """It adds to an image of a node, and gives up the rights that writing the record takes."""
+    steps = read(MODEL.read_text())
+
+    assert [step.word for step in steps] == ["ARG", "FROM", "COPY", "USER", "RUN", "USER"]
+    assert steps[2].words[-1] == str(MODEL_MOUNT)
+    assert steps[4].words == ["pilotlight", "prepare", "--model-dir", str(MODEL_MOUNT)]
+    assert {last(read(path.read_text()), "USER") for path in FILES} == {steps[-1].text}
 
 
 def test_a_step_that_cannot_be_carried_out_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from serving.container_platform import MODEL_MOUNT
 from tests.conftest import Report
 from tests.dockerfile import ROOT, build, read
 from tests.soak.models import Model
@@ -18,6 +20,7 @@ from tests.soak.models import Model
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 MIB = 1 << 20
+PLAIN = "the plain way"
 
 
 @pytest.fixture
@@ -38,6 +41,13 @@ def test_a_container_predicts(
     image = build(read((ROOT / f"serving/containers/Dockerfile.{suffix}").read_text()), public / "image")
     size = sum(file.stat().st_size for file in (public / "image/venv").rglob("*") if file.is_file())
     report(f"container {suffix}: {size / MIB:.0f} MiB beside its base")
+    prepared = next(
+        step
+        for step in read((ROOT / "serving/containers/Dockerfile.model").read_text())
+        if step.word == "RUN"
+    )
+    command = prepared.text.replace(str(MODEL_MOUNT), str(public / "model"))
+    subprocess.run(["/bin/sh", "-euc", command], check=True, env={**image.environment, "HOME": "/"})
     platform = {
         "AIP_HTTP_PORT": "0",
         "AIP_HEALTH_ROUTE": "/ping",
@@ -52,6 +62,9 @@ def test_a_container_predicts(
             assert address.startswith("http://0.0.0.0:")
             assert client.get(f"{address}/ping").status_code == 200
             answer = client.post(f"{address}/ask", json={"instances": model.instances})
+            assert (
+                kind == "tensorflow" or client.get(f"{address}/stats").json()["acceleration"]["way"] != PLAIN
+            )
             assert (answer.status_code, list(answer.json())) == (200, ["predictions"])
         finally:
             process.terminate()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving import acceleration_record
-from serving.acceleration_record import AccelerationRecord
 from serving.cli.model_source import prepare_model
 from serving.config import NodeConfig, load_node_config, set_framework_environment
 from serving.errors import InvalidArgument, LoadFailed
 from serving.logs import formatters
+
+if TYPE_CHECKING:
+    from serving.acceleration_record import AccelerationRecord
 
 _FOR_ALL = 0o644
 # The flags that are settings of the node too, with their help.
@@ -64,8 +65,7 @@ def prepare(
     if record.failure:
         raise LoadFailed(record.failure)
     try:
-        acceleration_record.write_record(folder, record)
-        (folder / acceleration_record.RECORD_FILE).chmod(_FOR_ALL)  # a node may run as another user
+        _write(record, folder)
     except OSError as error:
         raise InvalidArgument(f"Cannot write to {folder}: {error.strerror}. Say where: --output.") from error
     for line in _describe_record(record):
@@ -73,15 +73,24 @@ def prepare(
     print(f"Written to {folder}")
 
 
+def _write(record: AccelerationRecord, folder: Path) -> None:
+    from serving.acceleration_record import RECORD_FILE, write_record  # noqa: PLC0415
+
+    write_record(folder, record)
+    (folder / RECORD_FILE).chmod(_FOR_ALL)  # a node may run as another user
+
+
 def _choose_output(settings: NodeConfig) -> Path:
+    from serving.acceleration_record import PREPARED_FOLDER  # noqa: PLC0415
+
     if settings.prepared_dir:
         return Path(settings.prepared_dir)
     if "://" in settings.model_dir:
         raise InvalidArgument(
             "Say where to write: --output FOLDER. Copied from there to "
-            f"{settings.model_dir.rstrip('/')}/{acceleration_record.PREPARED_FOLDER}/, a node finds it."
+            f"{settings.model_dir.rstrip('/')}/{PREPARED_FOLDER}/, a node finds it."
         )
-    return Path(settings.model_dir) / acceleration_record.PREPARED_FOLDER
+    return Path(settings.model_dir) / PREPARED_FOLDER
 
 
 def _describe_record(record: AccelerationRecord) -> Iterator[str]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, MutableSequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from autoscaler.node_memory import Mark
 from autoscaler.node_process import ReportCallback
@@ -136,6 +136,12 @@ def note(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCa
     board[0], board[2] = Mark.COMPUTED, Mark.COMPUTING
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
+
+
+def count(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
+    """Counts something behind its marks, and answers."""
+    memoryview(cast(bytearray, board))[-16:].cast("Q")[1] = 1 << 40
+    return echo(arguments, listener, report, board)
 
 
 def brood(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:

@@ -38,10 +38,21 @@ def spec(
     concurrency: int = 4,
     pilot: PilotSpec | None = TINY,
     environment: Mapping[str, str] = ENVIRONMENT,
+    counter_bytes: int = 0,
     **arguments: Any,
 ) -> NodeSpec:
     entry = entry if ":" in entry else f"tests.autoscaler.nodes:{entry}"
-    return NodeSpec(key, f"version {key}", entry, arguments, environment, start_timeout, concurrency, pilot)
+    return NodeSpec(
+        key,
+        f"version {key}",
+        entry,
+        arguments,
+        environment,
+        start_timeout,
+        concurrency,
+        pilot,
+        counter_bytes=counter_bytes,
+    )
 
 
 class History:

@@ -310,7 +310,7 @@ class ServingNode:
         found = model_check.judge_trials(tried, lambda: model_check.describe_runtime_versions(runtime))
         if found.failure:
             raise LoadFailed(found.failure)
-        return warmed.seconds, found.warnings
+        return warmed.seconds, (*found.warnings, *model_check.warn_untried(runtime, tried))
 
     def _check_batching(self, runtime: Runtime, accelerated: Predict | None) -> BatchCheckSteps:
         match self._settings.merge_requests:

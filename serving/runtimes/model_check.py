@@ -149,6 +149,16 @@ def judge_trials(
     return ModelCheckResult(warnings=tuple(dict.fromkeys(warnings))[:_MAX_WARNINGS])
 
 
+def warn_untried(runtime: Runtime, trials: Sequence[PredictionTrial]) -> tuple[str, ...]:
+    """A warning if nothing has been tried with a model of a library, which nobody has checked then."""
+    if trials or runtime.framework == "CUSTOM":
+        return ()
+    return (
+        "The model was not tried: it does not tell what its instances look like. An instance in "
+        f"{EXAMPLE_FILE} beside the model is tried when a version is created.",
+    )
+
+
 def describe_runtime_versions(runtime: Runtime) -> str:
     """What helps a model that cannot predict, "" where nothing is known."""
     return runtime.describe_versions() if isinstance(runtime, CheckableRuntime) else ""

@@ -11,6 +11,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
@@ -247,6 +248,38 @@ def test_a_routine_that_returns_no_list_for_its_example_is_warned_of(tmp_path: P
     assert len(verdict.warnings) == 1
     assert verdict.warnings[0].startswith(f"{EXAMPLE_FILE} was not answered: ")
     assert "The custom predict must return a list or an array, not dict." in verdict.warnings[0]
+
+
+class Foreign(BaseEstimator):  # type: ignore[misc]  # it has no types
+    """Of another package than scikit-learn's, which does not tell how many features it takes."""
+
+    def predict(self, rows: Any) -> Any:
+        return np.zeros(len(rows))
+
+
+@pytest.mark.parametrize(("example", "is_warned"), [("", True), ("[1.0]", False)])
+def test_a_model_that_nobody_tried_is_deployed_with_a_warning(
+    tmp_path: Path, example: str, is_warned: bool
+) -> None:
+    joblib.dump(Foreign(), tmp_path / "model.joblib")
+    if example:
+        (tmp_path / EXAMPLE_FILE).write_text(example)
+    runtime = load_model(LoadSpec(tmp_path))
+    trials = tuple(run_trials(runtime, infer_model_schema(runtime, tmp_path), read_examples(tmp_path)))
+
+    warnings = model_check.warn_untried(runtime, trials)
+
+    assert judge_trials(trials) == ModelCheckResult()
+    assert bool(warnings) is is_warned
+    assert not is_warned or "was not tried: it does not tell what its instances look like" in warnings[0]
+
+
+def test_a_routine_that_nobody_tried_is_not_warned_of(tmp_path: Path) -> None:
+    """Nothing is made up for any routine."""
+    runtime = CustomRuntime(Summing(), "routine.Summing")
+    trials = tuple(run_trials(runtime, infer_model_schema(runtime, tmp_path), ()))
+
+    assert model_check.warn_untried(runtime, trials) == ()
 
 
 class Summing:

@@ -114,6 +114,9 @@ class GrpcServer:
 
     async def start(self, on_death: Callable[[str], None] = logger.critical) -> None:
         """Take calls. `on_death` is called with the reason if gRPC stops taking them unasked."""
+        # Never given back: else gRPC ends its thread when the last server or channel is freed, and waits for
+        # that without a bound in whatever thread frees it; now and then the thread does not end.
+        aio.init_grpc_aio()
         before = asyncio.all_tasks()
         await self._server.start()
         for task in asyncio.all_tasks() - before:

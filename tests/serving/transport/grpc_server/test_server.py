@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -521,3 +523,29 @@ def test_a_port_that_is_taken_is_told_of() -> None:
 def test_a_peer_has_an_address(peer: str, client: tuple[str, int] | None) -> None:
     """If it comes over a network."""
     assert parse_peer(peer) == client
+
+
+_FREED = """
+import asyncio, gc, threading
+from serving.config import ServerSettings
+from serving.transport.grpc_server.server import GrpcServer
+
+async def main():
+    server = GrpcServer(None, None, ServerSettings(), most_connections=1)
+    server.bind("127.0.0.1", 0)
+    await server.start()
+    await server.stop(0)
+
+asyncio.run(main())
+gc.collect()
+print(threading.active_count())
+"""
+
+
+def test_the_last_server_that_is_freed_waits_for_no_thread_of_grpc() -> None:
+    """Freeing it would end the thread that all of them share, which can hang; it ends with the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FREED], capture_output=True, text=True, check=True, timeout=HANG_SECONDS
+    )
+
+    assert done.stdout == "2\n"

@@ -160,6 +160,27 @@ class Client:
 
 
 def drive(main: Any) -> Any:
-    """Run a coroutine that uses clients."""
+    """Run a coroutine that uses clients. What a signal handler raises ends it, as the timeout of a test."""
+    raised: list[BaseException] = []
+
+    async def run_until_raised() -> Any:
+        task = asyncio.current_task()
+
+        def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            error = context.get("exception")
+            if isinstance(error, BaseException) and not isinstance(error, Exception) and task is not None:
+                raised.append(error)  # uvloop would go on
+                task.cancel()
+            else:
+                loop.default_exception_handler(context)
+
+        asyncio.get_running_loop().set_exception_handler(on_error)
+        return await main
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(run_until_raised())
+        except asyncio.CancelledError:
+            if raised:
+                raise raised[0] from None
+            raise

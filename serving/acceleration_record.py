@@ -14,18 +14,19 @@ import platform
 import re
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
+
+from serving.frameworks import load_frameworks
 
 RECORD_FILE = "verdict.json"
 PLAIN_STRATEGY = "plain"
 PREPARED_FOLDER = ".pilotlight"
 """Where `pilotlight prepare` writes in a model's folder; what is in it is no part of the model."""
 
-_LIBRARIES = ("pilotlight", "numpy", "scipy", "scikit-learn", "xgboost", "treelite", "tensorflow")
 # The code that computes predictions or verifies how; a checkout changes without a new version.
 _CODE_FOLDERS = ("acceleration", "runtimes")
 # Instruction sets that numeric libraries choose their kernels by.
@@ -177,7 +178,7 @@ def compute_crc32(file: Path) -> int:
 def describe_libraries() -> str:
     """The libraries that records depend on with their versions, and a digest of our code."""
     found = [f"python={platform.python_version()}"]
-    for name in _LIBRARIES:
+    for name in ("pilotlight", "numpy", "scipy", *_list_distributions()):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name}={importlib.metadata.version(name)}")
     return " ".join((*found, f"code={_digest_code():08x}"))
@@ -190,6 +191,13 @@ def _digest_code() -> int:
         for file in sorted((here / folder).rglob("*.py")):
             found = zlib.crc32(file.read_bytes(), found)
     return found
+
+
+def _list_distributions() -> Iterator[str]:
+    """Those that compute models."""
+    for framework in load_frameworks().values():
+        yield from framework.distributions[:1]
+        yield from framework.accelerators
 
 
 @lru_cache

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from serving import container_platform
 from serving.container_platform import PlatformSettings
 from serving.errors import InvalidArgument
+from serving.frameworks import join_environments, list_selectable
 
 PREFIX = "PILOTLIGHT_"
 OFF = "off"
@@ -39,7 +40,7 @@ FRAMEWORK_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
+    **join_environments(),
 }
 # Added to it in processes that are forked: otherwise pyarrow, if pandas imports it, starts a thread.
 FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -236,7 +237,7 @@ class NodeConfig(ServerSettings):
     framework: str = setting(
         "",
         "The model's framework; detected from the files when left out.",
-        choices=("", "tensorflow", "scikit-learn", "xgboost"),
+        choices=("", *(framework.option for framework in list_selectable())),
     )
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
     prediction_method: str = setting(

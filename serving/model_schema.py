@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from serving.frameworks import find_by_platform
+
 T = TypeVar("T")
 
 DEFAULT_SIGNATURE = "serving_default"
-SAVED_MODEL_PLATFORM = "tensorflow_savedmodel"
 PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{verb}" for verb in ("predict", "classify", "regress"))
 
 
@@ -25,7 +26,7 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `datatype` is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES (text too). `shape`
     includes the rows, -1 for a variable size; None: the rank is unknown. `tensor` is the name inside a graph,
-    "" outside of TensorFlow. `classes` are the labels of an output or of its columns, if the model knows
+    "" where there is none. `classes` are the labels of an output or of its columns, if the model knows
     them. If `shape` is not `enforced`, the model may answer other shapes too.
     """
 
@@ -70,8 +71,8 @@ class ModelSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def for_ai_platform(schema: ModelSchema, *, bare: bool) -> ModelSchema:
-    """The schema for AI Platform's clients; `bare`: a SavedModel's only output has no name there."""
-    if not bare or schema.platform != SAVED_MODEL_PLATFORM:
+    """The schema for AI Platform's clients; `bare`: a named output that is the only one has no name there."""
+    if not bare or not find_by_platform(schema.platform).takes_named_tensors:
         return schema
     answer, default = schema.answer, schema.signatures.get(schema.default)
     if default is not None and len(default.outputs) == 1 and isinstance(answer, dict):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from serving.frameworks import load_frameworks
 
 ROOT = Path(__file__).parents[1]
 OURS = ("serving", "autoscaler", "batch", "training")
@@ -78,7 +82,7 @@ ROOMS: dict[str, set[str]] = {
     "serving/protocols": set(),
     "serving/openapi": set(),
     "serving/predictor": set(),
-    "serving/artifacts": {"serving/predictor", "serving/runtimes/xgboost_runtime"},
+    "serving/artifacts": {"serving/predictor"},
     "serving/logs": {"serving/artifacts"},
     "serving/runtimes": {"serving/predictor"},
     "serving/acceleration": {"serving/runtimes"},
@@ -116,8 +120,6 @@ ROOMS: dict[str, set[str]] = {
         "serving/node/codecs",
         "serving/protocols",
         "serving/runtimes",
-        "serving/runtimes/sklearn_runtime",
-        "serving/runtimes/xgboost_runtime",
     },
     "serving/node/standalone": {
         "serving/node",
@@ -391,14 +393,26 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     ("serving.protocols", (), (*PROGRAMS, *MODELS, "numpy", "grpc", "starlette")),
     ("serving.protocols", ("serving.protocols.protos",), ("google",)),
-    ("serving.model_schema", (), ("serving",)),
+    ("serving.model_schema", (), (*PROGRAMS, *MODELS, "numpy")),
     # Everything stands on these, so they stand on nothing.
     ("serving.errors", (), ("serving",)),
+    ("serving.frameworks", (), ("serving",)),
     ("serving.names", (), (*PROGRAMS, *MODELS)),
 ]
 
 # Trains one model of each kind, as a user would in a script.
 DEMO = "serving.cli.demo.train_models"
+
+# Modules besides the folders of frameworks that may name one, and why. All others read facts of its record.
+NAMING_FRAMEWORKS: dict[str, str] = {
+    "serving.cli.demo": "trains one model of each kind",
+    "serving.gateway.audit.method_names": "a protocol has that name too",
+    "serving.gateway.state.migrations": "what records of earlier releases say",
+    "serving.predictor.program": "other interpreters run it, which have nothing of ours",
+    "serving.predictor.runtime_versions": "what Google's releases had installed",
+    "serving.protocols": "a protocol has that name too",
+    "serving.runtimes.pickle_loading": "reads the pickles of all that know scikit-learn",
+}
 
 
 @pytest.mark.parametrize(("package", "besides", "banned"), FORBIDDEN)
@@ -426,6 +440,53 @@ def test_the_gateway_asks_nodes_by_their_methods() -> None:
     ]
 
     assert wrong == []
+
+
+def text_constants(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """All texts in a module with their lines, docstrings and parts of f-strings included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def test_nobody_asks_what_a_framework_is_called() -> None:
+    """Only its folder does: a new framework is that, and its line in the table of `serving.frameworks`."""
+    records = load_frameworks().values()
+    names = {name for one in records for name in (one.name, one.option, one.platform, one.library)} - {""}
+    folders = tuple(one.load.rpartition(".")[0] for one in records)
+    naming = {
+        f"{name}:{line}": name
+        for name, tree in TREES.items()
+        if not within(name, *folders)
+        for line, text in text_constants(tree)
+        if text in names or (within(text, *folders) and name != "serving.frameworks")
+    }
+
+    assert [place for place, name in naming.items() if not within(name, *NAMING_FRAMEWORKS)] == []
+    assert [one for one in NAMING_FRAMEWORKS if not any(within(name, one) for name in naming.values())] == []
+
+
+def test_records_of_frameworks_load_nothing_heavy() -> None:
+    """The gateway, and the command line at its start, read them too."""
+    heavy = (*FRAMEWORKS, *WEB, "numpy", "msgspec", "serving.runtimes.instance_batch")
+    code = (
+        "import sys; from serving.frameworks import load_frameworks; load_frameworks(); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+def test_the_names_of_the_table_are_there() -> None:
+    """Import strings of records are read by no checker of types."""
+    for framework in load_frameworks().values():
+        for path in (framework.load, framework.convert_files, framework.tiny_model):
+            module, _, name = path.partition(":")
+            tree = TREES[module] if path else ast.parse("")
+            assert not path or name in {getattr(node, "name", "") for node in tree.body}, path
+        for module in framework.preload:
+            assert not module.startswith("serving.") or module in TREES, module
 
 
 def loaded_by(*starts: str) -> set[str]:

@@ -20,16 +20,10 @@ from batch.records.blocks import BatchedBlock, RejectedRecord, reject_record
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.storage import ArtifactFetcher
 from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
+from serving.frameworks import BATCH_ROWS
 from serving.runtimes import ColumnsFormat, ExternalInterpreter, InputFormat, LoadSpec, Runtime, load_model
 from serving.runtimes.instance_batch import Batch, DependentColumns, count_rows, take_rows
 from serving.scratch_folders import make_scratch_folder, sweep_scratch
-
-# Default rows per call. 64 is the contract's, for models whose memory and time per row are unknown. Fast
-# models that compute rows independently lose more than half of their speed in calls of 64 (measured).
-_CONTRACT_ROWS, _FAST_ROWS = 64, 1024
-_FAST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
-# Frameworks that leave instances unchanged. Others run users' code, or steps that work in place.
-_UNCHANGED_INSTANCES = frozenset({"TENSORFLOW", "XGBOOST"})
 
 # Runners may run several bundles at a time in one process; a runtime serves one thread at a time.
 _RUNTIME_LOCK = threading.Lock()
@@ -159,7 +153,7 @@ class _IsolatingPredictor:
     def _predict_or_halve(self, instances: Batch) -> None:
         """Predict a batch; halve one that fails until one row is left."""
         size = count_rows(instances)
-        kept = b"" if self._model.framework in _UNCHANGED_INSTANCES else pickle.dumps(instances)
+        kept = b"" if self._model.framework.keeps_instances else pickle.dumps(instances)
         try:
             self.parts.append(self._call_model(instances, size))
         except ModelError as error:
@@ -216,4 +210,4 @@ def _choose_rows(model: Runtime, form: InputFormat, part: Batch) -> int:
     """The default number of rows per call: one if rows are not known to be independent."""
     if isinstance(part, DependentColumns) or (isinstance(form, ColumnsFormat) and not form.independent_rows):
         return 1
-    return _FAST_ROWS if model.mergeable and model.framework in _FAST else _CONTRACT_ROWS
+    return model.framework.batch_rows if model.mergeable else BATCH_ROWS

@@ -20,15 +20,18 @@ from batch.messages import ModelSource
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.storage import ArtifactFetcher, FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.runtimes.framework_detection import MODEL_FILES
+from serving.frameworks import (
+    Framework,
+    find_by_files,
+    find_user_code_framework,
+    list_installed,
+    load_frameworks,
+)
 
 _NAME = "pilotlight"
 # Our packages with the steps of the pipeline, and the libraries that they import.
 PACKAGES = ("batch", "serving")
 _CORE = ("google-cloud-storage", "google-crc32c", "msgspec", "numpy", "orjson", "pysimdjson")
-# Libraries of pickles and custom routines, as online. A routine that needs more names it in its package.
-_PYTHON = ("joblib", "pandas", "scikit-learn", "scipy", "threadpoolctl", "xgboost")
-_TENSORFLOW = ("tensorflow",)
 # Files that Beam accepts as packages.
 _ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")
 
@@ -54,7 +57,9 @@ def build_archives(model: ModelSource, folder: Path, folders: LocalFolderPolicy 
 
 def list_requirements(model: ModelSource) -> list[str]:
     """The libraries that the model needs, each in the version that is installed here."""
-    return [f"{name}=={_installed_version(name)}" for name in (*_CORE, *_framework_libraries(model))]
+    return [
+        f"{name}=={_installed_version(name)}" for name in (*_CORE, *_list_libraries(_find_framework(model)))
+    ]
 
 
 def build_source_archive(requires: Sequence[str], folder: Path) -> Path:
@@ -75,17 +80,24 @@ def build_source_archive(requires: Sequence[str], folder: Path) -> Path:
     return target
 
 
-def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
-    """The libraries of the model's framework, detected by its files when there is none in `model`."""
-    if model.framework or model.prediction_class:
-        return _TENSORFLOW if model.framework == "TENSORFLOW" else _PYTHON
+def _find_framework(model: ModelSource) -> Framework:
+    """The framework of a model, by the names of its files where there is none in `model`."""
+    if model.prediction_class:
+        return find_user_code_framework()
+    if model.framework:
+        return load_frameworks()[model.framework]
     place = (model.model_dir or model.uri).rstrip("/")
     try:
         names = {item.uri.rpartition("/")[2] for item in FileStore().glob(f"{place}/*")}
     except NotFound:
-        # Loading says what is missing, better than can be said here.
-        return _PYTHON
-    return _TENSORFLOW if names & {*MODEL_FILES["TENSORFLOW"]} else _PYTHON
+        names = set()  # loading says what is missing, better than can be said here
+    return next(iter(find_by_files(names)), find_user_code_framework())
+
+
+def _list_libraries(framework: Framework) -> list[str]:
+    """Those that it shares a pilot with online. A routine that needs more names it in its package."""
+    together = [one for one in list_installed() if one.pilot == framework.pilot and one is not framework]
+    return sorted(name for one in (framework, *together) for name in one.distributions)
 
 
 def _installed_version(name: str) -> str:

@@ -35,6 +35,7 @@ from serving.acceleration.cpu_share import CpuShareLimit
 from serving.acceleration.verification import VerifiableRuntime, verify_candidates
 from serving.acceleration_record import AccelerationKey, AccelerationRecord
 from serving.errors import ServingError
+from serving.frameworks import load_frameworks
 from serving.runtimes import LoadSpec, find_loader, load_model
 from serving.runtimes.framework_detection import detect_framework
 from serving.runtimes.thread_limit import ThreadLimit
@@ -49,7 +50,6 @@ _MAX_ATTEMPTS = 4
 _PR_SET_PDEATHSIG = 1
 _LOCK_FILE = ".lock"
 NO_CANDIDATES = "There is no acceleration for this kind of model."
-_VERIFIED_FIRST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 
 class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,19 +92,19 @@ def find_obstacle() -> str:
 
 def is_verifiable(spec: LoadSpec) -> bool:
     """Whether a model may have candidates: those with user code have none."""
-    return not spec.packages and not spec.prediction_class and spec.framework != "CUSTOM"
+    framework = load_frameworks().get(spec.framework)
+    return not (spec.packages or spec.prediction_class or (framework and framework.runs_user_code))
 
 
 def is_verified_first(spec: LoadSpec) -> bool:
-    """Whether a new version is verified before it serves; if not, a node does it in the background.
-
-    Before it serves, the model is loaded twice, which takes seconds in other frameworks than these.
-    """
+    """Whether a new version is verified before it serves; if not, a node does it in the background."""
     try:
-        framework = spec.framework or detect_framework(spec.model_dir, spec.prediction_class)
+        framework = load_frameworks().get(spec.framework) or detect_framework(
+            spec.model_dir, spec.prediction_class
+        )
     except ServingError:
         return False
-    return is_verifiable(spec) and framework in _VERIFIED_FIRST and not find_obstacle()
+    return is_verifiable(spec) and framework.verified_first and not find_obstacle()
 
 
 def run_in_subprocess(

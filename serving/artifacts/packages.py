@@ -34,6 +34,7 @@ from packaging.version import InvalidVersion, Version
 
 from serving.child_environment import sanitize_environment
 from serving.errors import LoadFailed
+from serving.frameworks import Framework, load_frameworks
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +66,8 @@ _PYTHONS = tuple(f"3.{minor}" for minor in range(13, 6, -1))
 _VERSION_AND_FOLDERS = (
     "import site, sys; print(' '.join(sys.version.split()), *site.getsitepackages(), sep='\\n')"
 )
-_IMPORTS_TENSORFLOW = re.compile(
-    rb"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*)"
-    rb"(?:tensorflow\w*|(?:tf_)?keras)\b",
-    re.MULTILINE,
-)
+# What stands in a line before the name of a package that it imports.
+_IMPORTS = r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*)"
 
 
 class PackageConflict(LoadFailed):
@@ -251,10 +249,20 @@ def shadows_server_modules(target: Path) -> bool:
     )
 
 
-def imports_tensorflow(target: Path) -> bool:
-    """Whether a module in the folder imports TensorFlow, or Keras, which needs it."""
-    modules = (file for file in target.rglob("*.py") if file.is_file())
-    return any(_IMPORTS_TENSORFLOW.search(file.read_bytes()) for file in modules)
+def find_imported_framework(target: Path) -> Framework | None:
+    """The first framework with a pilot for users' code that a module in the folder imports."""
+    patterns = [
+        (framework, re.compile(rf"{_IMPORTS}(?:{framework.user_imports})\b".encode(), re.MULTILINE))
+        for framework in load_frameworks().values()
+        if framework.user_imports
+    ]
+    for file in target.rglob("*.py"):
+        if file.is_file():
+            text = file.read_bytes()
+            for framework, pattern in patterns:
+                if pattern.search(text):
+                    return framework
+    return None
 
 
 # ---- pip ----

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
@@ -27,6 +27,7 @@ from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.storage import ArtifactFetcher, FetchResult
 from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
+from serving.frameworks import DEFAULT_PILOT, Framework, find_by_files, import_object
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,6 @@ _NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 # Most seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0
 _READ, _READ_FOLDER = 0o444, 0o555
-_BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
-_SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
 
 class PreparationPhase(StrEnum):
@@ -72,9 +71,8 @@ class PreparedVersion(msgspec.Struct, frozen=True):
     """The model's folder, and the folders of the user's modules, in search order.
 
     `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
-    `tensorflow` says whether serving needs TensorFlow: the model is a SavedModel, or a module of the packages
-    imports it. `interpreter` is the Python that runs it, "" for the server's own; `image` the id of a
-    container's image.
+    `pilot` is the key of the one that imports what the files, or the modules of the packages, seem to need.
+    `interpreter` is the Python that runs it, "" for the server's own; `image` the id of a container's image.
     """
 
     model_dir: str
@@ -83,7 +81,7 @@ class PreparedVersion(msgspec.Struct, frozen=True):
     bytes: int
     digest: str
     warnings: tuple[str, ...]
-    tensorflow: bool
+    pilot: str
     interpreter: str = ""
     image: str = ""
 
@@ -134,15 +132,17 @@ def prepare_version(
             bytes=fetched.bytes,
             digest=fetched.digest,
             warnings=(),
-            tensorflow=False,
+            pilot=DEFAULT_PILOT,
             image=image,
         )
 
-    # User code reads its files itself, and an old XGBoost reads only its own format.
-    warnings = () if request.package_uris or request.interpreter else _convert_old_boosters(model)
-    tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
-    # SavedModels are always run by the server's TensorFlow.
-    code = InstalledCode(interpreter="" if tensorflow else request.interpreter)
+    frameworks = find_by_files({file.name for file in model.iterdir() if file.is_file()})
+    # User code reads its files itself, and an old library reads only its own formats.
+    warnings = () if request.package_uris or request.interpreter else _convert_files(model, frameworks)
+    # Another interpreter than the server's is needed only where the files depend on a version.
+    needs_interpreter = all(framework.predictor_loaders for framework in frameworks)
+    code = InstalledCode(interpreter=request.interpreter if needs_interpreter else "")
+    pilots = [one.pilot for one in frameworks if one.user_imports or not request.package_uris]
     if request.package_uris:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
@@ -156,7 +156,8 @@ def prepare_version(
                 request.build_timeout,
                 runtime_version=request.runtime_version,
             )
-        tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
+        imported = map(packages.find_imported_framework, code.folders)
+        pilots += [framework.pilot for framework in imported if framework is not None]
     return PreparedVersion(
         model_dir=str(model),
         packages=tuple(map(str, code.folders)),
@@ -164,30 +165,15 @@ def prepare_version(
         bytes=fetched.bytes,
         digest=fetched.digest,
         warnings=(*warnings, *code.warnings),
-        tensorflow=tensorflow,
+        pilot=next(iter(pilots), DEFAULT_PILOT),
         interpreter=code.interpreter,
     )
 
 
-def _convert_old_boosters(model: Path) -> tuple[str, ...]:
-    """Convert models in XGBoost's old binary format, once for all nodes. Raises LoadFailed."""
-    texts = []
-    for file in (model / name for name in _BOOSTERS if (model / name).is_file()):
-        # Imported only if there is such a file.
-        from serving.runtimes.xgboost_runtime.legacy_binary import is_binary_model, read_version  # noqa: PLC0415
-
-        data = file.read_bytes()
-        if not is_binary_model(data):
-            continue
-        from serving.runtimes.xgboost_runtime.legacy_conversion import convert_to_ubjson  # noqa: PLC0415
-
-        converted = file.with_name(f".{file.name}.converted")
-        converted.write_bytes(convert_to_ubjson(data, file.name))
-        converted.replace(file)
-        texts.append(
-            f"{file.name} is in the old binary format of XGBoost {read_version(data)}; it was converted."
-        )
-    return tuple(texts)
+def _convert_files(model: Path, frameworks: Iterable[Framework]) -> tuple[str, ...]:
+    """Bring files of old formats up to date, once for all nodes, and say which. Raises LoadFailed."""
+    convert = [framework.convert_files for framework in frameworks if framework.convert_files]
+    return tuple(text for path in convert for text in import_object(path)(model))
 
 
 def _make_readable(folder: Path) -> None:

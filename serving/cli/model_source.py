@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.config import NodeConfig
+from serving.frameworks import find_user_code_framework, list_selectable
 from serving.predictor.interpreters import resolve_interpreter
 from serving.scratch_folders import scratch_folder, sweep_scratch
 
@@ -33,7 +34,7 @@ def _prepare_source(config: NodeConfig, workplace: Path, on_message: MessageCall
 
     interpreter = resolve_interpreter(config.interpreter) if config.interpreter else ""
     packages = tuple(uri for uri in config.package_uris.split(",") if uri)
-    framework = "CUSTOM" if config.prediction_class else config.framework.upper().replace("-", "_")
+    framework = _find_framework_name(config)
     if "://" not in config.model_dir and not packages:
         return LoadSpec(
             Path(config.model_dir),
@@ -66,6 +67,13 @@ def _prepare_source(config: NodeConfig, workplace: Path, on_message: MessageCall
         _create_external(ready.interpreter),
         method=config.prediction_method,
     )
+
+
+def _find_framework_name(config: NodeConfig) -> str:
+    """The empty text where it is to be detected."""
+    if config.prediction_class:
+        return find_user_code_framework().name
+    return next((one.name for one in list_selectable() if one.option == config.framework), "")
 
 
 def _create_external(interpreter: str) -> ExternalInterpreter | None:

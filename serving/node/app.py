@@ -19,6 +19,7 @@ from typing import Any
 from serving.acceleration.candidates import Predict
 from serving.config import PredictSettings
 from serving.errors import LoadFailed, ServingError, Unavailable, describe_exception, find_shortage
+from serving.frameworks import Framework, load_frameworks
 from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema, pack_schema
 from serving.node.acceleration_controller import AccelerationController
@@ -52,8 +53,9 @@ _WARMUP_SECONDS = 0.05
 class ReadyReport:
     """What a node reports once its version is ready.
 
-    `once_seconds` is the part of its start that later nodes skip: the verification of a new version. `schema`
-    is the model's schema, packed; "" from a node that was given the schema.
+    `pilot` is the key of the one that imports what the node has imported. `once_seconds` is the part of its
+    start that later nodes skip: the verification of a new version. `schema` is the model's schema, packed; ""
+    from a node that was given the schema.
     """
 
     framework: str
@@ -62,7 +64,7 @@ class ReadyReport:
     warnings: tuple[str, ...]
     load_seconds: float
     warm_seconds: float
-    imports_tensorflow: bool
+    pilot: str
     exact: bool
     once_seconds: float = 0.0
     schema: str = ""
@@ -275,13 +277,13 @@ class ServingNode:
         for warning in warnings:
             logger.warning(warning)
         report = ReadyReport(
-            framework=runtime.framework,
+            framework=runtime.framework.name,
             merge=decision.merge,
             merge_reason=decision.reason,
             warnings=warnings,
             load_seconds=round(loaded - start, 4),
             warm_seconds=round(warmed - loaded, 4),
-            imports_tensorflow="tensorflow" in sys.modules,
+            pilot=_find_pilot(runtime.framework),
             exact=runtime.exact,
             once_seconds=0.0
             if self._acceleration is None
@@ -323,6 +325,14 @@ class ServingNode:
                 if prepared is not None:
                     return (yield from confirm_batch_equivalence(runtime, accelerated, prepared))
                 return (yield from check_batch_equivalence(runtime, accelerated))
+
+
+def _find_pilot(framework: Framework) -> str:
+    """The key of the pilot that has imported most of what this node has."""
+    if framework.runs_user_code:
+        known = (one for one in load_frameworks().values() if one.user_imports)
+        framework = next((one for one in known if one.library in sys.modules), framework)
+    return framework.pilot
 
 
 def _log_tuning_error(task: asyncio.Task[None]) -> None:

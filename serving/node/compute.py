@@ -144,7 +144,7 @@ class Servable:
     def collect_stats(self) -> dict[str, Any]:
         typical = self._executor.typical_seconds
         return {
-            "framework": self._runtime.framework,
+            "framework": self._runtime.framework.name,
             "exact": self._runtime.exact,
             "calls": self._batcher.calls + self._direct_calls,
             "mergedRequests": self._batcher.merged_requests,

@@ -64,7 +64,7 @@ class Predictor:
         self._histograms = histograms
         self._decoder = InstancesDecoder(settings.max_json_depth)
         self._answer_style = style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
-        known = schema or unknown_schema(runtime.framework.lower())
+        known = schema or unknown_schema(runtime.framework.platform)
         self.get_codec = CodecCache(
             ServedModel(runtime, known, self._decoder, settings.max_json_depth, style)
         ).get_or_create

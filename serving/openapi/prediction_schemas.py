@@ -7,13 +7,8 @@ from typing import Any
 
 import msgspec
 
-from serving.model_schema import (
-    SAVED_MODEL_PLATFORM,
-    ModelSchema,
-    ModelSignature,
-    TensorSpec,
-    fixed_row_count,
-)
+from serving.frameworks import Framework, find_by_platform
+from serving.model_schema import ModelSchema, ModelSignature, TensorSpec, fixed_row_count
 
 Json = dict[str, Any]
 
@@ -30,14 +25,14 @@ _B64_SCHEMA: Json = {
     "additionalProperties": False,
 }
 _ANY_VALUE: Json = {}
-# What is missing is a value for trees, which hold numbers as float32.
-_TREE_NUMBER: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38}
+# Null is a missing number; all are held as float32.
+_NULLABLE_NUMBER: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38}
 # Limits in a document of many models; `:schema` has the longer ones.
 _MAX_EXAMPLE_BYTES = 4096
 
 
 def build_request_schema(schema: ModelSchema) -> Json:
-    if schema.platform != SAVED_MODEL_PLATFORM:
+    if not _has_named_tensors(schema):
         properties = {"instances": _instances_schema(schema, _default_signature(schema))}
         if schema.method:
             names = [schema.method, *(tensor.name for tensor in schema.methods)]
@@ -80,11 +75,11 @@ def _row_schemas(schema: ModelSchema, signature: ModelSignature | None) -> Seque
     """The forms that a row of a request can have."""
     if signature is None or not signature.inputs or not schema.strict:
         return (_ANY_VALUE,)
-    if schema.platform == SAVED_MODEL_PLATFORM:
-        return (_graph_row_schema(signature.inputs),)
-    values = [
-        _tensor_row_schema(tensor, _input_schema(tensor, schema.platform)) for tensor in signature.inputs
-    ]
+    framework = find_by_platform(schema.platform)
+    values = [_tensor_row_schema(tensor, _input_schema(tensor, framework)) for tensor in signature.inputs]
+    if framework.takes_named_tensors:
+        named = _object_schema([tensor.name for tensor in signature.inputs], values)
+        return (_any_of([values[0], named]) if len(values) == 1 else named,)
     if len(signature.inputs) == 1 and signature.inputs[0].name == "instances":
         return values
     count = len(values)
@@ -98,14 +93,14 @@ def _prediction_schema(schema: ModelSchema, signature: ModelSignature) -> Json:
     if not signature.outputs or not schema.strict:
         return _ANY_VALUE
     values = [_tensor_row_schema(tensor, _output_schema(tensor)) for tensor in signature.outputs]
-    named = schema.platform == SAVED_MODEL_PLATFORM and not (schema.bare and len(values) == 1)
+    named = _has_named_tensors(schema) and not (schema.bare and len(values) == 1)
     return _object_schema([tensor.name for tensor in signature.outputs], values) if named else values[0]
 
 
 def _body_schema(schema: ModelSchema, properties: Json, required: list[str]) -> Json:
     """Routines get all other fields of a request; to a graph they mean nothing."""
     body: Json = {"type": "object", "properties": properties, "required": required}
-    is_open = not schema.strict or schema.platform == SAVED_MODEL_PLATFORM
+    is_open = not schema.strict or _has_named_tensors(schema)
     return body if is_open else {**body, "additionalProperties": False}
 
 
@@ -131,10 +126,8 @@ def _default_signature(schema: ModelSchema) -> ModelSignature | None:
     return schema.signatures.get(schema.default)
 
 
-def _graph_row_schema(inputs: Sequence[TensorSpec]) -> Json:
-    values = [_tensor_row_schema(tensor, _input_schema(tensor, SAVED_MODEL_PLATFORM)) for tensor in inputs]
-    named = _object_schema([tensor.name for tensor in inputs], values)
-    return _any_of([values[0], named]) if len(inputs) == 1 else named
+def _has_named_tensors(schema: ModelSchema) -> bool:
+    return find_by_platform(schema.platform).takes_named_tensors
 
 
 def _object_schema(names: Sequence[str], values: Sequence[Json]) -> Json:
@@ -160,11 +153,11 @@ def _tensor_row_schema(tensor: TensorSpec, leaf: Json) -> Json:
     return value
 
 
-def _input_schema(tensor: TensorSpec, platform: str) -> Json:
+def _input_schema(tensor: TensorSpec, framework: Framework) -> Json:
     match _value_kind(tensor):
         case "number":
-            return _TREE_NUMBER if platform == "xgboost" else {"type": "number"}
-        case "bytes" if platform == SAVED_MODEL_PLATFORM:
+            return _NULLABLE_NUMBER if framework.takes_missing_numbers else {"type": "number"}
+        case "bytes" if framework.takes_named_tensors:
             return {"anyOf": [{"type": "string"}, _B64_SCHEMA]}
         case kind:
             return {"type": _JSON_TYPES[kind]} if kind in _JSON_TYPES else _ANY_VALUE

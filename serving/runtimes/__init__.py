@@ -1,38 +1,26 @@
 """A runtime is one loaded model: the interface through which nodes and batch workers predict.
 
-Adding a framework: write `serving/runtimes/NAME_runtime/runtime.py` with a function
-`load_model(LoadSpec) -> Runtime` and add its line to `FRAMEWORKS`. Its library is imported in that folder
-only.
+Each framework has a folder, with its record (`serving.frameworks`) and `load_model(LoadSpec) -> Runtime`. Its
+library is imported in that folder only. This module imports nothing heavy: the records are below it.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from serving.container_engine import ContainerRunConfig
 from serving.errors import LoadFailed
-from serving.model_schema import ModelSchema
-from serving.runtimes.instance_batch import Batch
+from serving.frameworks import Framework, import_object, list_selectable, load_frameworks
 
-FRAMEWORKS: Mapping[str, str] = {
-    "TENSORFLOW": "serving.runtimes.tensorflow_runtime.runtime:load_model",
-    "SCIKIT_LEARN": "serving.runtimes.sklearn_runtime.runtime:load_model",
-    "XGBOOST": "serving.runtimes.xgboost_runtime.runtime:load_model",
-    "CUSTOM": "serving.runtimes.custom_runtime.runtime:load_model",
-}
+if TYPE_CHECKING:
+    import numpy as np
 
-# Frameworks whose models can be asked for other methods than `predict`.
-FRAMEWORKS_WITH_METHODS = frozenset({"SCIKIT_LEARN", "XGBOOST"})
-
-# Frameworks whose files hold no code and no objects of a library's version: no other interpreter is needed.
-GRAPH_FRAMEWORKS = frozenset({"TENSORFLOW"})
+    from serving.container_engine import ContainerRunConfig
+    from serving.model_schema import ModelSchema
+    from serving.runtimes.instance_batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +79,7 @@ class Runtime(Protocol):
     """
 
     @property
-    def framework(self) -> str:
-        """A key of `FRAMEWORKS`."""
+    def framework(self) -> Framework: ...
 
     @property
     def mergeable(self) -> bool:
@@ -164,10 +151,10 @@ class ModelContainer:
 class LoadSpec:
     """Where a model is loaded from: local folders only.
 
-    `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
+    `framework` is the name of one, or "" to detect it. `packages` are folders with installed user
     packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
     `external`: another interpreter computes the model; `model_container`: a container does. `method` is the
-    method of a scikit-learn or XGBoost model that answers instead of its `predict`.
+    method of an estimator that answers instead of its `predict`.
     """
 
     model_dir: Path
@@ -193,23 +180,30 @@ def find_loader(spec: LoadSpec) -> Callable[[LoadSpec], Runtime]:
         from serving.runtimes import container  # noqa: PLC0415  it stands on this module
 
         return functools.partial(container.load, spec.model_container)
-    framework = spec.framework or detect_framework(spec.model_dir, spec.prediction_class)
-    if framework not in FRAMEWORKS:
-        raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
-    if spec.method not in ("", "predict") and framework not in FRAMEWORKS_WITH_METHODS:
+    framework = _find_framework(spec.framework) or detect_framework(spec.model_dir, spec.prediction_class)
+    if spec.method not in ("", "predict") and not framework.has_methods:
+        titles = " and ".join(one.title for one in load_frameworks().values() if one.has_methods)
         raise LoadFailed(
-            f"The predictionMethod {spec.method} is for models of scikit-learn and XGBoost; one of "
-            f"{framework} has no other than predict."
+            f"The predictionMethod {spec.method} is for models of {titles}; one of "
+            f"{framework.name} has no other than predict."
         )
-    if spec.external is not None and framework not in GRAPH_FRAMEWORKS:
+    if spec.external is not None and framework.predictor_loaders:
         from serving.runtimes import external  # noqa: PLC0415  it stands on this module
 
         return functools.partial(external.load, spec.external, framework)
-    module, _, function = FRAMEWORKS[framework].partition(":")
     try:
-        load_function: Callable[[LoadSpec], Runtime] = getattr(importlib.import_module(module), function)
+        load_function: Callable[[LoadSpec], Runtime] = import_object(framework.load)
     except ImportError as error:
         raise LoadFailed(
-            f"{framework} is not installed here ({error}): pip install 'pilotlight[tensorflow]'"
+            f"{framework.name} is not installed here ({error}): pip install '{framework.requirement}'"
         ) from error
     return load_function
+
+
+def _find_framework(name: str) -> Framework | None:
+    """None where it is to be detected. Raises LoadFailed."""
+    framework = load_frameworks().get(name)
+    if name and framework is None:
+        known = ", ".join(one.name for one in list_selectable())
+        raise LoadFailed(f"Unknown framework {name!r}; known: {known}.")
+    return framework

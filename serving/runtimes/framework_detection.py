@@ -1,13 +1,8 @@
 """Which framework a model folder belongs to, told from its files. Nothing of the model is run.
 
-A folder holds exactly one model file, by its exact name, directly in it (contract, section 3.4):
-
-    saved_model.pb, saved_model.pbtxt   TENSORFLOW
-    model.bst                           XGBOOST
-    model.joblib, model.pkl             SCIKIT_LEARN or XGBOOST, told by the first class in the pickle
-    model.json, model.ubj               XGBOOST; our addition, so they count only where none of the others is
-
-The last line keeps a `model.json` of notes beside a `model.pkl` from being taken for a second model.
+A folder holds exactly one model file, by its exact name, directly in it (contract, section 3.4); the records
+of the frameworks (`serving.frameworks`) list the names. Our additions to AI Platform's names count only where
+none of those is: a `model.json` of notes beside a `model.pkl` is no second model.
 """
 
 from __future__ import annotations
@@ -24,83 +19,86 @@ from pathlib import Path
 from typing import IO, Any
 
 from serving.errors import LoadFailed
-
-PICKLE_FILES = ("model.joblib", "model.pkl")
-CONTRACT_FILES = ("saved_model.pb", "saved_model.pbtxt", "model.bst", *PICKLE_FILES)
-EXTENSION_FILES = ("model.json", "model.ubj")
-
-# In the order they are tried when the framework is given.
-MODEL_FILES = {
-    "TENSORFLOW": ("saved_model.pb", "saved_model.pbtxt"),
-    "SCIKIT_LEARN": PICKLE_FILES,
-    "XGBOOST": (*PICKLE_FILES, "model.bst", *EXTENSION_FILES),
-}
+from serving.frameworks import Framework, ModelFile, find_user_code_framework, load_frameworks
 
 _HEAD_BYTES = 64 * 1024
 _MAX_LISTED = 5
-_KERAS_SUFFIXES = (".h5", ".hdf5", ".keras")
-_NAMES_BY_SUFFIX = {
-    ".pkl": "model.pkl",
-    ".pickle": "model.pkl",
-    ".joblib": "model.joblib",
-    ".bst": "model.bst",
-}
 _CUSTOM_HINT = "With a custom prediction routine any file will do: name its class in predictionClass."
-_SAVED_MODEL_FILES = MODEL_FILES["TENSORFLOW"]
 
 
-def detect_framework(model_dir: Path, prediction_class: str) -> str:
-    """The key of `FRAMEWORKS` for this folder.
+def detect_framework(model_dir: Path, prediction_class: str) -> Framework:
+    """The framework of this folder.
 
     Raises LoadFailed saying which file names were looked for and what is there instead.
     """
     if prediction_class:
-        return "CUSTOM"
-    found = _list_existing(model_dir, CONTRACT_FILES) or _list_existing(model_dir, EXTENSION_FILES)
+        return find_user_code_framework()
+    found = _find_models(model_dir)
     if len(found) > 1:
         names = ", ".join(found)
         raise LoadFailed(f"Multiple model files are found in the model_path: {names}. Keep exactly one.")
     if not found:
-        raise LoadFailed(_missing_file_message(model_dir, (*CONTRACT_FILES, *EXTENSION_FILES)))
-    return _framework_of(model_dir / found[0])
+        raise LoadFailed(_missing_file_message(model_dir, [file.name for _, file in _list_files()]))
+    return next(iter(found.values()))
 
 
-def find_model_file(model_dir: Path, framework: str) -> Path:
+def find_model_file(model_dir: Path, framework: Framework) -> Path:
     """The file a runtime of this framework loads. Raises LoadFailed when there is none."""
-    names = MODEL_FILES[framework]
-    found = _list_existing(model_dir, names)
+    found = _list_existing(model_dir, framework.file_names)
     if found:
         return model_dir / found[0]
-    others = [name for name in _list_existing(model_dir, CONTRACT_FILES) if name not in names]
+    others = _find_models(model_dir)
     if others:
-        raise LoadFailed(_other_framework_message(model_dir / others[0], framework))
-    raise LoadFailed(_missing_file_message(model_dir, names))
+        raise LoadFailed(_other_framework_message(*next(iter(others.items())), framework))
+    raise LoadFailed(_missing_file_message(model_dir, framework.file_names))
+
+
+def _list_files() -> list[tuple[Framework, ModelFile]]:
+    """The model files of all frameworks, our extensions last."""
+    files = [(framework, file) for framework in load_frameworks().values() for file in framework.model_files]
+    return sorted(files, key=lambda item: item[1].is_extension)
+
+
+def _find_models(model_dir: Path) -> dict[str, Framework]:
+    """The model files of a folder by name, each with its framework.
+
+    Where none is recognized, the first one counts nevertheless: loading says what is wrong with it.
+    """
+    listed = [(framework, file) for framework, file in _list_files() if (model_dir / file.name).is_file()]
+    for is_extension in (False, True):
+        candidates = [item for item in listed if item[1].is_extension == is_extension]
+        names = dict.fromkeys(file.name for _, file in candidates)
+        owners = {name: _find_owner(model_dir / name, candidates) for name in names}
+        found = {name: framework for name, framework in owners.items() if framework is not None}
+        if found:
+            return found
+    return {file.name: framework for framework, file in listed[:1]}
+
+
+def _find_owner(path: Path, candidates: Iterable[tuple[Framework, ModelFile]]) -> Framework | None:
+    """The framework that recognizes a file, or else the one that takes any content."""
+    named = [(framework, file.recognize) for framework, file in candidates if file.name == path.name]
+    claimed = (framework for framework, recognize in named if recognize is not None and recognize(path))
+    return next(claimed, None) or next((one for one, recognize in named if recognize is None), None)
 
 
 def _list_existing(model_dir: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if (model_dir / name).is_file()]
 
 
-def _framework_of(file: Path) -> str:
-    if file.name in PICKLE_FILES:
-        root = read_first_class(file).partition(".")[0]
-        return "XGBOOST" if root == "xgboost" else "SCIKIT_LEARN"
-    return "TENSORFLOW" if file.name in _SAVED_MODEL_FILES else "XGBOOST"
-
-
-def _other_framework_message(file: Path, framework: str) -> str:
-    actual = _framework_of(file)
+def _other_framework_message(name: str, actual: Framework, wanted: Framework) -> str:
     return (
-        f"The framework is {framework}, but the folder holds {file.name}, which is a model of {actual}. "
-        f"Set the framework to {actual}, or leave it out. "
-        f"For {framework} the file must be named {_join_with_or(MODEL_FILES[framework])}."
+        f"The framework is {wanted.name}, but the folder holds {name}, which is a model of {actual.name}. "
+        f"Set the framework to {actual.name}, or leave it out. "
+        f"For {wanted.name} the file must be named {_join_with_or(wanted.file_names)}."
     )
 
 
 # What is missing, and what is nearly there.
 
 
-def _missing_file_message(model_dir: Path, names: Sequence[str]) -> str:
+def _missing_file_message(model_dir: Path, wanted: Iterable[str]) -> str:
+    names = tuple(dict.fromkeys(wanted))
     if not model_dir.is_dir():
         return f"There is no model folder: {model_dir.name!r} does not exist or is not a folder."
     entries = sorted(model_dir.iterdir())
@@ -118,11 +116,13 @@ def _suggest_fix(entry: Path, names: Sequence[str]) -> str:
     if entry.is_dir():
         inside = _list_existing(entry, names)
         return f"{entry.name}/ holds {inside[0]}: deploy that folder." if inside else ""
-    if entry.suffix.lower() in _KERAS_SUFFIXES:
-        return f"{entry.name} is a Keras file: write a SavedModel with model.export(folder) and deploy that."
+    suffix = entry.suffix.lower()
+    for framework in load_frameworks().values():
+        if suffix in framework.advice:
+            return framework.advice[suffix].format(name=entry.name)
     if entry.name.lower() in names:
         return f"Rename {entry.name} to {entry.name.lower()}."
-    name = _NAMES_BY_SUFFIX.get(entry.suffix.lower())
+    name = next((file.name for _, file in _list_files() if suffix in file.suffixes), "")
     return f"Rename {entry.name} to {name}." if name in names else ""
 
 

@@ -12,10 +12,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol, runtime_checkable
 
 from serving.errors import InvalidInputs, ServingError, describe_exception, make_sendable
+from serving.frameworks import load_frameworks
 from serving.model_schema import ModelSchema, fixed_row_count
 from serving.runtimes import ArrayFormat, Runtime
 from serving.runtimes.input_conversion import convert_instances
@@ -29,7 +30,7 @@ _MAX_WARNINGS = 5
 _MAX_TEXT_LENGTH = 1000
 
 # Code of these does with its input what its documentation says.
-_FRAMEWORK_PACKAGES = frozenset({"sklearn", "xgboost", "tensorflow", "keras"})
+_FRAMEWORK_PACKAGES = frozenset(chain.from_iterable(one.packages for one in load_frameworks().values()))
 # Classes of exceptions that speak of the model, whatever it was asked.
 _MODEL_FAULTS = frozenset(
     {
@@ -151,7 +152,7 @@ def judge_trials(
 
 def warn_untried(runtime: Runtime, trials: Sequence[PredictionTrial]) -> tuple[str, ...]:
     """A warning if nothing has been tried with a model of a library, which nobody has checked then."""
-    if trials or runtime.framework == "CUSTOM":
+    if trials or runtime.framework.runs_user_code:
         return ()
     return (
         "The model was not tried: it does not tell what its instances look like. An instance in "
@@ -244,7 +245,7 @@ def try_instance(
     except BaseException as error:  # there may be code of a user in it
         trial = make_failed_trial(description, error, is_recorded=is_recorded, is_numeric=is_numeric)
         # A routine may need fields of a request that an example lacks: what it raises says nothing of it.
-        return replace(trial, raised=None) if runtime.framework == "CUSTOM" else trial
+        return replace(trial, raised=None) if runtime.framework.runs_user_code else trial
     return PredictionTrial(description, is_recorded=is_recorded, is_numeric=is_numeric)
 
 

@@ -49,7 +49,7 @@ def infer_model_schema(runtime: Runtime, model_dir: Path) -> ModelSchema:
         msgspec.json.encode(schema)  # names and labels of the model may be text that UTF-8 cannot carry
     except Exception:
         logger.warning("the schema of the model cannot be inferred", exc_info=True)
-        return unknown_schema(runtime.framework.lower())
+        return unknown_schema(runtime.framework.platform)
     return schema
 
 

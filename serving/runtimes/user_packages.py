@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
+from serving.frameworks import load_frameworks
+
 # Code of these does with its input what its documentation says; everything else is the user's.
-_LIBRARIES = frozenset({"sklearn", "numpy", "scipy", "pandas", "joblib", "xgboost", "serving"})
-KNOWN_PACKAGES = _LIBRARIES | sys.stdlib_module_names
+KNOWN_PACKAGES = frozenset(
+    chain(
+        ("numpy", "scipy", "pandas", "joblib", "serving"),
+        chain.from_iterable(one.packages for one in load_frameworks().values() if one.has_methods),
+        sys.stdlib_module_names,
+    )
+)
 
 
 def add_to_import_path(packages: Iterable[Path]) -> None:

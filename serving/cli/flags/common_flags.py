@@ -28,18 +28,12 @@ from serving.cli.formats.value_parsers import (
 )
 from serving.config import NodeConfig, ServeConfig
 from serving.errors import InvalidArgument
+from serving.frameworks import list_selectable
 from serving.predictor import interpreters
 from serving.predictor.interpreters import InterpreterRegistry
 
 _PAGE_SIZE = 100
-
-
-class FrameworkName(StrEnum):
-    """Frameworks as gcloud spells them; the API's names, in capitals, are read too."""
-
-    TENSORFLOW = "tensorflow"
-    SCIKIT_LEARN = "scikit-learn"
-    XGBOOST = "xgboost"
+_FRAMEWORKS = tuple(framework.option for framework in list_selectable())
 
 
 class SingleOutputForm(StrEnum):
@@ -101,8 +95,8 @@ FrameworkOption = Annotated[
     Any,
     typer.Option(
         "--framework",
-        parser=make_choice_parser(FrameworkName),
-        metavar=format_choices(FrameworkName),
+        parser=make_choice_parser(_FRAMEWORKS),
+        metavar=format_choices(_FRAMEWORKS),
         help="Found out from the files when left out.",
         show_default=False,
     ),

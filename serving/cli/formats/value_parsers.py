@@ -7,14 +7,13 @@ A flag of lists may be given several times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from typing import Any, TypeVar
 
 import typer
 
 from serving.errors import InvalidArgument
 
-E = TypeVar("E", bound=StrEnum)
+E = TypeVar("E", bound=str)
 
 
 def parse_list(text: str) -> tuple[str, ...]:
@@ -59,23 +58,22 @@ def merge_pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str] | None
     return merged
 
 
-def make_choice_parser(kind: type[E]) -> Callable[[str], E]:
-    """A parser of choices that also accepts capitals and underscores: SCIKIT_LEARN."""
+def make_choice_parser(choices: Iterable[E]) -> Callable[[str], E]:
+    """A parser of choices that also accepts capitals and underscores, as the API has them."""
+    known = {str(choice): choice for choice in choices}
 
     def parse_choice(text: str) -> E:
-        try:
-            return kind(text.lower().replace("_", "-"))
-        except ValueError as error:
-            allowed = ", ".join(kind)
-            raise typer.BadParameter(f"{text!r} is none of {allowed}.") from error
+        found = known.get(text.lower().replace("_", "-"))
+        if found is None:
+            raise typer.BadParameter(f"{text!r} is none of {', '.join(known)}.")
+        return found
 
-    parse_choice.__name__ = kind.__name__
     return parse_choice
 
 
-def format_choices(kind: type[StrEnum]) -> str:
+def format_choices(choices: Iterable[str]) -> str:
     """The choices as a help text shows them."""
-    return f"[{'|'.join(kind)}]"
+    return f"[{'|'.join(choices)}]"
 
 
 def with_usage_errors(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 CheckFunction = Callable[[], "CheckResult"]
 
 _MAX_CONCURRENT = 4
-_FRAMEWORKS = ("scikit-learn", "xgboost", "tensorflow", "apache-beam")
 
 
 class HealthReportFormat(StrEnum):
@@ -80,6 +79,7 @@ def collect_checks(
 ) -> Sequence[CheckFunction]:
     """All checks, in the order in which they are shown."""
     from serving.cli.health import frameworks, machine, state, storage  # noqa: PLC0415  start-up time
+    from serving.gateway.control.pilot_specs import list_framework_pilots  # noqa: PLC0415
 
     folder, environment = settings.state_dir.expanduser().absolute(), environment_without_settings()
     server = state.find_server_pid(folder)
@@ -102,10 +102,11 @@ def collect_checks(
         found.append(partial(storage.check_bucket, bucket))
     if write:
         found.append(partial(storage.check_bucket_writable, bucket))
-    found += [frameworks.check_pip, *(partial(frameworks.check_version, name) for name in _FRAMEWORKS)]
+    found.append(frameworks.check_pip)
+    found += [partial(frameworks.check_version, needed) for needed in frameworks.list_distributions()]
     found += frameworks.create_runtime_checks(folder, settings.runtime, quick=quick)
     if not quick:
-        found += [partial(frameworks.check_pilot, name, environment) for name in frameworks.list_pilots()]
+        found += [partial(frameworks.check_pilot, spec) for spec in list_framework_pilots(environment)]
     return found
 
 

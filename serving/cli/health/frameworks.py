@@ -7,33 +7,27 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from autoscaler.pools import PilotSpec
 from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.errors import InvalidArgument, LoadFailed
-from serving.gateway.control.pilot_specs import framework_pilot_spec
+from serving.frameworks import list_selectable
 from serving.predictor import interpreters
 from serving.predictor.interpreter_check import check_interpreter
 
 _PROBE = "serving.cli.health.probe"
 _SECONDS = 120
 _PACKAGE = "pilotlight"
-# Distributions that models and jobs need, and what each is for.
-_FRAMEWORKS: Mapping[str, str] = {
-    "scikit-learn": "scikit-learn models and custom routines",
-    "xgboost": "XGBoost models",
-    "tensorflow": "TensorFlow models",
-    "apache-beam": "batch predictions",
-}
-_EXTRAS: Mapping[str, str] = {"tensorflow": "tensorflow", "apache-beam": "batch"}
 _LAST_LINES = 3
 
 
@@ -51,14 +45,28 @@ def check_python() -> CheckResult:
     return report_ok("python", f"Python {platform.python_version()} at {sys.executable}.")
 
 
-def check_version(name: str) -> CheckResult:
-    """Whether a framework is installed, in a supported version."""
-    purpose = _FRAMEWORKS[name]
+class NeededDistribution(NamedTuple):
+    """A distribution that models or jobs need: what it is for, and the extra that installs it."""
+
+    name: str
+    purpose: str
+    extra: str = ""
+
+
+def list_distributions() -> Iterator[NeededDistribution]:
+    for framework in list_selectable():
+        yield NeededDistribution(framework.distributions[0], f"{framework.title} models", framework.extra)
+    yield NeededDistribution("apache-beam", "batch predictions", "batch")
+
+
+def check_version(needed: NeededDistribution) -> CheckResult:
+    """Whether a distribution is installed, in a supported version."""
+    name, purpose, extra = needed
     wanted = _requirement(name)
     try:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
-        package = f"{_PACKAGE}[{_EXTRAS[name]}]" if name in _EXTRAS else str(wanted or name)
+        package = f"{_PACKAGE}[{extra}]" if extra else str(wanted or name)
         return report_warning(
             name, f"It is not installed: no {purpose}.", f"If you need them: pip install '{package}'"
         )
@@ -71,13 +79,8 @@ def check_version(name: str) -> CheckResult:
     return report_ok(name, f"{found}, for {purpose}.")
 
 
-def list_pilots() -> list[str]:
-    return ["SCIKIT_LEARN", *(["TENSORFLOW"] if find_spec("tensorflow") else [])]
-
-
-def check_pilot(framework: str, environment: Mapping[str, str]) -> CheckResult:
-    """Whether a pilot of a framework's nodes can start and fork, tried in a process like one."""
-    spec = framework_pilot_spec(framework, framework == "TENSORFLOW", environment)
+def check_pilot(spec: PilotSpec) -> CheckResult:
+    """Whether a pilot can start and fork, tried in a process like one."""
     check = f"pilot {spec.key}"
     argument = json.dumps(spec.preload)
     try:

@@ -16,6 +16,7 @@ from autoscaler import linux, machine
 from serving import config
 from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
+from serving.frameworks import load_frameworks
 
 _ROOT = Path("/")
 # The gateway and a scikit-learn pilot with one node need the least; with TensorFlow it is some 700 MiB.
@@ -72,11 +73,13 @@ def check_memory(settings: ServeConfig, root: Path = _ROOT) -> CheckResult:
             f"{seen}, and the setting memory_bytes promises {format_size(settings.memory_bytes)} to nodes.",
             "Lower memory_bytes, or set it to 0: then nodes get what there is.",
         )
+    large = max(load_frameworks().values(), key=lambda framework: framework.pilot_bytes)
     if left < _GOOD_MEMORY:
         return report_warning(
             "memory",
-            f"{seen}: not enough for TensorFlow, whose pilot alone takes 620 MiB.",
-            "Give the server more memory, or serve scikit-learn and XGBoost models only.",
+            f"{seen}: not enough for {large.title}, "
+            f"whose pilot alone takes {format_size(large.pilot_bytes)}.",
+            "Give the server more memory, or serve models of other frameworks only.",
         )
     return report_ok("memory", f"{seen}.")
 

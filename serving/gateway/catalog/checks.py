@@ -15,6 +15,7 @@ from serving.errors import (
     ServingError,
     field_error,
 )
+from serving.frameworks import list_selectable
 from serving.gateway.state.records import VersionRecord
 from serving.logs.sinks.writer_options import SCHEMES, check_address
 from serving.names import VersionName
@@ -28,7 +29,7 @@ from serving.resources import (
     VersionState,
 )
 
-FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
+UNSPECIFIED_FRAMEWORK = "FRAMEWORK_UNSPECIFIED"
 NUMERIC_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _MAX_ADDRESS_LENGTH = 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,11 +67,12 @@ def check_version(version: Version, name: VersionName) -> None:
             "version.deployment_uri",
             "A model directory must be given: gs://BUCKET/PATH or a path.",
         )
-    if version.framework and version.framework not in FRAMEWORKS:
+    known = [framework.name for framework in list_selectable()]
+    if version.framework and version.framework not in (UNSPECIFIED_FRAMEWORK, *known):
         raise field_error(
             InvalidArgument,
             "version.framework",
-            f"Unknown framework {version.framework!r}; known: {', '.join(FRAMEWORKS[1:])}.",
+            f"Unknown framework {version.framework!r}; known: {', '.join(known)}.",
         )
     if version.prediction_class and not version.package_uris:
         raise field_error(
@@ -91,7 +93,7 @@ def check_version(version: Version, name: VersionName) -> None:
 def _check_container(version: Version, container: ContainerSpec, name: VersionName) -> None:
     """Source: sections 2.6 and 7 of the AI Platform contract."""
     for field in ("runtime_version", "package_uris", "framework", "python_version", "prediction_class"):
-        if getattr(version, field) not in ("", (), "FRAMEWORK_UNSPECIFIED"):
+        if getattr(version, field) not in ("", (), UNSPECIFIED_FRAMEWORK):
             raise field_error(InvalidArgument, f"version.{field}", "Leave it out for a custom container.")
     image = container.image
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image) or image.startswith(_IMAGE_FILES):

@@ -18,6 +18,7 @@ from serving.errors import (
     to_rpc_status,
 )
 from serving.gateway.catalog.checks import (
+    UNSPECIFIED_FRAMEWORK,
     check_can_be_default,
     check_etag,
     check_labels,
@@ -82,7 +83,7 @@ def create_version(
         deployment_uri=version.deployment_uri.rstrip("/"),
         error_message="",
         etag=stamp.etag,
-        framework="" if version.framework == "FRAMEWORK_UNSPECIFIED" else version.framework,
+        framework="" if version.framework == UNSPECIFIED_FRAMEWORK else version.framework,
         is_default=False,
         last_use_time="",
         machine_type=version.machine_type or "mls1-c1-m2",

@@ -38,6 +38,7 @@ from serving.errors import (
     Unavailable,
     field_error,
 )
+from serving.frameworks import find_user_code_framework
 from serving.gateway.control.pilot_specs import framework_pilot_spec, interpreter_pilot_spec
 from serving.gateway.control.schema_registry import read_reported_schema
 from serving.gateway.state.records import DeploymentInfo, VersionRecord
@@ -200,7 +201,7 @@ class VersionDeployer:
     def select_pilot(self, record: VersionRecord) -> PilotSpec:
         deployed = record.deployed or DeploymentInfo(model_dir="")
         framework = deployed.framework or _declared_framework(record)
-        return self._framework_pilot(framework, deployed.tensorflow)
+        return self._framework_pilot(framework, deployed.pilot)
 
     def list_pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
         """All pilots that the nodes of a version need."""
@@ -238,7 +239,7 @@ class VersionDeployer:
             model_dir=prepared.model_dir,
             digest=prepared.digest,
             packages=prepared.packages,
-            tensorflow=prepared.tensorflow,
+            pilot=prepared.pilot,
             files_bytes=await self._threads.run(_folder_size, Path(prepared.model_dir)),
             interpreter=prepared.interpreter,
             bare=record.version.machine_type.startswith(_BARE_MACHINE_TYPES),
@@ -252,7 +253,7 @@ class VersionDeployer:
             framework=report["framework"],
             merge=report["merge"],
             exact=report["exact"],
-            tensorflow=report["imports_tensorflow"],
+            pilot=report["pilot"],
             fingerprint=acceleration_record.describe_libraries(),
             schema=read_reported_schema(report),
         )
@@ -418,7 +419,7 @@ def _folder_size(folder: Path) -> int:
 
 def _declared_framework(record: VersionRecord) -> str:
     is_custom = record.version.prediction_class or record.version.container is not None
-    return "CUSTOM" if is_custom else record.version.framework
+    return find_user_code_framework().name if is_custom else record.version.framework
 
 
 def render_create_version_request(record: VersionRecord) -> str:

@@ -7,6 +7,7 @@ had.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -49,6 +50,18 @@ def make_table_creator(*tables: sa.Table) -> Callable[[sa.Connection], None]:
     return create_tables
 
 
+def _name_pilots(connection: sa.Connection) -> None:
+    """Versions said whether their nodes import TensorFlow; now they say which pilot has what they import."""
+    table = document_table("versions")
+    for name, document in connection.execute(sa.select(table.c.name, table.c.document)).all():
+        record = json.loads(document)
+        deployed = record.get("deployed") or {}
+        if deployed.pop("tensorflow", False):
+            deployed["pilot"] = "tensorflow"
+            changed = json.dumps(record).encode()
+            connection.execute(sa.update(table).where(table.c.name == name).values(document=changed))
+
+
 # Files that are older than migrations have version 1 or 0, with or without jobs: the first two fit all of
 # them.
 MIGRATIONS: Sequence[Migration] = (
@@ -60,6 +73,7 @@ MIGRATIONS: Sequence[Migration] = (
     Migration(
         "tokens and policies", make_table_creator(document_table("tokens"), document_table("policies"))
     ),
+    Migration("pilots of versions", _name_pilots),
 )
 
 

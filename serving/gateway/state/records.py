@@ -39,12 +39,13 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What the first deployment found out about a version; later node starts use it.
 
     `merge`: rows of several requests may be computed in one call, with the libraries that `fingerprint`
-    names. `exact`: regrouping rows must not change a bit of the outputs. `tensorflow`: its nodes import
-    TensorFlow. `memory` (bytes) and `start_seconds` are of one node, 0 until measured. `files_bytes` is the
-    size of the model's files, `digest` their hash. `schema` is packed by `serving.model_schema`; it is "" for
-    versions that are older than schemas until a node reports it. `interpreter` is the Python that computes
-    the model, "" for the server's own. `bare`: its machine type at creation was one on which AI Platform
-    returned a single output without its name. `image` is the id of its container's image.
+    names. `exact`: regrouping rows must not change a bit of the outputs. `pilot` is the key of the one that
+    imports what its nodes import, "" until it is known. `memory` (bytes) and `start_seconds` are of one node,
+    0 until measured. `files_bytes` is the size of the model's files, `digest` their hash. `schema` is packed
+    by `serving.model_schema`; it is "" for versions that are older than schemas until a node reports it.
+    `interpreter` is the Python that computes the model, "" for the server's own. `bare`: its machine type at
+    creation was one on which AI Platform returned a single output without its name. `image` is the id of its
+    container's image.
     """
 
     model_dir: str
@@ -54,7 +55,7 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     merge: bool = False
     fingerprint: str = ""
     exact: bool = False
-    tensorflow: bool = False
+    pilot: str = ""
     files_bytes: int = 0
     memory: int = 0
     start_seconds: float = 0.0

@@ -55,7 +55,7 @@ def check_context(size: int, count: int) -> None:
 
 def check_signature(model: ServedModel, verb: str, signature: str) -> str:
     """The name of the input of a signature that can classify, or regress. Raises as `examples_to_batch`."""
-    require_tensorflow(model, verb)
+    require_examples(model, verb)
     found = find_signature(model, signature)
     problem = _find_problem(verb, found)
     if problem:
@@ -63,9 +63,9 @@ def check_signature(model: ServedModel, verb: str, signature: str) -> str:
     return found.inputs[0].name
 
 
-def require_tensorflow(model: ServedModel, verb: str) -> None:
+def require_examples(model: ServedModel, verb: str) -> None:
     """Raises FailedPrecondition for a model that takes no examples."""
-    if model.runtime.framework != "TENSORFLOW":
+    if not model.runtime.framework.served_by_tensorflow_serving:
         raise FailedPrecondition(
             f"Only TensorFlow models can {verb}: it takes tf.Example messages, which this model cannot read. "
             "Use predict."

@@ -158,7 +158,7 @@ def _decode_base64(value: bytes) -> bytes:
 
 def _has_scalar_rows(model: ServedModel, name: str) -> bool:
     """Whether the rows of an input are single values."""
-    if model.runtime.framework == "CUSTOM":
+    if model.runtime.framework.runs_user_code:
         return True
     default = model.schema.signatures.get(model.schema.default)
     shapes = [one.shape for one in default.inputs if one.name == name] if default is not None else []
@@ -168,12 +168,12 @@ def _has_scalar_rows(model: ServedModel, name: str) -> bool:
 def _check_outputs(model: ServedModel, signature: str, outputs: Sequence[RequestedOutput]) -> None:
     if not outputs:
         return
-    graph = model.runtime.framework == "TENSORFLOW"
-    known = [out.name for out in find_signature(model, signature).outputs] if graph else [PREDICTIONS]
+    has_names = model.runtime.framework.takes_named_tensors
+    known = [out.name for out in find_signature(model, signature).outputs] if has_names else [PREDICTIONS]
     if isinstance(model.runtime, MultiMethodRuntime):
         known += model.runtime.methods
     for output in outputs:
-        if output.name not in known and (graph or output.name not in _ALIASES):
+        if output.name not in known and (has_names or output.name not in _ALIASES):
             raise InvalidInputs(f"There is no output {output.name}: the model has {', '.join(known)}.")
     if len({output.name for output in outputs}) < len(outputs):
         raise InvalidInputs("An output is asked for twice.")
@@ -181,7 +181,7 @@ def _check_outputs(model: ServedModel, signature: str, outputs: Sequence[Request
 
 def _known_parameters(runtime: Runtime, parameters: Parameters) -> dict[str, Any]:
     """Those of a request's parameters that the model's own predict takes: all else is to be ignored."""
-    if runtime.framework == "TENSORFLOW":  # which has none but the signature's name
+    if runtime.framework.takes_named_tensors:  # which has none but the signature's name
         return {}
     own = {name: value for name, value in parameters.items() if name not in _PROTOCOL_PARAMETERS}
     return {name: value for name, value in own.items() if _accepts_parameter(runtime, name, value)}

@@ -42,7 +42,7 @@ _MAX_LISTED_NAMES = 20
 def tensors_to_batch(model: ServedModel, tensors: Arrays, signature: str = "") -> tuple[Batch, Parameters]:
     """The tensors of a request as the runtime takes them, with the parameter that names the signature.
 
-    - TensorFlow: as they are; named columns, which can share a call with others, where rows are independent.
+    - Named tensors: as they are; named columns, which can share a call, where rows are independent.
     - Numbers in rows: one tensor [rows, features] of any name, or one for each feature by its name.
     - Other rows: the rows of one tensor of any name, or objects made of several.
 
@@ -54,9 +54,9 @@ def tensors_to_batch(model: ServedModel, tensors: Arrays, signature: str = "") -
                 f"Input {name} has the shape {_format_shape(tensor.shape)}: no elements, and its other sizes "
                 "are too large."
             )
-    if model.runtime.framework == "TENSORFLOW":
+    if model.runtime.framework.takes_named_tensors:
         return _fit_to_signature(model, tensors, signature)
-    if model.runtime.framework == "CUSTOM":  # to whom all that a request says is handed on
+    if model.runtime.framework.runs_user_code:  # to which all that a request says is handed on
         parameters: Parameters = {SIGNATURE_NAME: signature} if signature else {}
     else:
         parameters = {}
@@ -110,7 +110,7 @@ def find_signature(model: ServedModel, name: str = "") -> ModelSignature:
     found = schema.signatures.get(name or schema.default)
     if found is not None:
         return found
-    if name and model.runtime.framework == "TENSORFLOW":
+    if name and model.runtime.framework.takes_named_tensors:
         model.runtime.input_format({SIGNATURE_NAME: name})  # which knows why a signature is left out
     known = f"The model has: {', '.join(schema.signatures)}."
     if name:

@@ -21,7 +21,7 @@ from serving.node.codecs.classify_regress import (
     examples_to_batch,
     extract_classes,
     extract_regressions,
-    require_tensorflow,
+    require_examples,
 )
 from serving.node.codecs.example_json import serialize_examples, shorten_json
 from serving.node.codecs.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
@@ -56,8 +56,8 @@ def create_codec(call: RequestMetadata, model: ServedModel) -> Codec:
             return RegressCodec(call, model)
         case _:
             return (
-                SavedModelPredictCodec(call, model)
-                if model.runtime.framework == "TENSORFLOW"
+                NamedTensorsPredictCodec(call, model)
+                if model.runtime.framework.takes_named_tensors
                 else GenericPredictCodec(call, model)
             )
 
@@ -78,7 +78,7 @@ class _RestCodec:
 
     def encode_error(self, error: ServingError) -> Reply:
         """The error in TensorFlow Serving's form, where invalid outputs are invalid arguments."""
-        if isinstance(error, InvalidOutputs) and self._model.runtime.framework == "TENSORFLOW":
+        if isinstance(error, InvalidOutputs) and self._model.runtime.framework.served_by_tensorflow_serving:
             error = InvalidArgument(error.detail)
         return render_error(error, self._call.dialect)
 
@@ -185,7 +185,7 @@ class _PredictCodec(_RestCodec):
         )
 
 
-class SavedModelPredictCodec(_PredictCodec):
+class NamedTensorsPredictCodec(_PredictCodec):
     """For SavedModels, whose inputs have names, types and shapes.
 
     Signatures that do not promise a row of every output for each instance are asked for whole tensors: their
@@ -253,7 +253,7 @@ class GenericPredictCodec(_PredictCodec):
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
         schema = model.schema
-        self._takes_extra_fields = model.runtime.framework == "CUSTOM"
+        self._takes_extra_fields = model.runtime.framework.runs_user_code
         default = schema.signatures.get(schema.default)
         self._has_columns = schema.strict and default is not None and len(default.inputs) > 1
 
@@ -296,7 +296,7 @@ class _ExamplesCodec(_RestCodec):
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
-        require_tensorflow(model, call.verb)
+        require_examples(model, call.verb)
 
     def decode_request(self, body: Body) -> DecodedRequest:
         fields = self._parse_fields(body)

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from serving.frameworks import find_user_code_framework
 from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES, Headers
 from serving.media_types import BINARY, NPY
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
@@ -65,7 +66,7 @@ class _DiscardedRequest(NodeRequest):
 class StubRuntime:
     """Takes the place of user code in the warm-up, which may keep state."""
 
-    framework = "CUSTOM"
+    framework = find_user_code_framework()
     mergeable = False
     exact = True
     warnings: tuple[str, ...] = ()
@@ -85,7 +86,7 @@ class StubRuntime:
     def infer_schema(self, _: Sequence[Any] = ()) -> ModelSchema:
         rows, numbers = TensorSpec("instances", "FP64", (-1, 2)), TensorSpec("predictions", "FP64", (-1,))
         return ModelSchema(
-            "custom",
+            self.framework.platform,
             {DEFAULT_SIGNATURE: ModelSignature((rows,), (numbers,))},
             strict=False,
             example=[0.5, 1.5],

@@ -8,9 +8,9 @@ is not touched.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,39 +22,35 @@ from serving.acceleration.verification import CandidateProof, SizeTiming, Verifi
 from serving.acceleration_record import AccelerationKey
 from serving.config import PredictSettings
 from serving.errors import ServingError
+from serving.frameworks import Framework, import_object, load_frameworks
 from serving.http_headers import Headers
 from serving.node.acceleration_controller import AccelerationController, RecordLocation
 from serving.node.app import ServingNode, warm_up_all_protocols
 from serving.node.main import NodeArguments
 from serving.node.request import NodeRequest
 from serving.runtimes import load_model
-from serving.runtimes.sklearn_runtime.tiny_model import write_tiny_model
 from serving.scratch_folders import scratch_folder
-
-WriteModel = Callable[[Path], object]
 
 _BODY = b'{"instances": [[0.5, 1.5], [1, 0]]}'
 _KEY = AccelerationKey("", "", "")
 _TIMEOUT_SECONDS = 10.0
 
 
-def tabular() -> Iterator[None]:
-    """For scikit-learn, and XGBoost where it is installed; each step takes some ten milliseconds."""
-    yield from _warm_up_framework("SCIKIT_LEARN", write_tiny_model)
-    if importlib.util.find_spec("xgboost") is not None:
-        from serving.runtimes.xgboost_runtime import tiny_model  # noqa: PLC0415  it may not be installed
-
-        yield from _warm_up_framework("XGBOOST", tiny_model.write_tiny_model)
+def warm_up_frameworks() -> Iterator[None]:
+    """For all that the pilot has imported; each step takes some ten milliseconds."""
+    for framework in load_frameworks().values():
+        if framework.tiny_model.partition(":")[0] in sys.modules:
+            yield from _warm_up_framework(framework)
 
 
-def _warm_up_framework(framework: str, write: WriteModel) -> Iterator[None]:
+def _warm_up_framework(framework: Framework) -> Iterator[None]:
     with scratch_folder("rehearsal") as folder:
         model_dir, record_dir = folder / "model", folder / "ways"
         model_dir.mkdir()
-        write(model_dir)
+        import_object(framework.tiny_model)(model_dir)
         fields = {
             "model_dir": str(model_dir),
-            "framework": framework,
+            "framework": framework.name,
             "acceleration": {"folder": str(record_dir), "key": msgspec.to_builtins(_KEY)},
         }
         arguments = msgspec.convert(fields, NodeArguments)

@@ -16,6 +16,7 @@ import orjson
 
 from serving.container_engine import SETTING
 from serving.errors import Internal, InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
+from serving.frameworks import find_user_code_framework
 from serving.http_headers import answer_too_large
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
 from serving.runtimes import LoadSpec, ModelContainer, RowsFormat
@@ -41,7 +42,7 @@ class ContainerRuntime:
     """A model in a container, which gets one request at a time."""
 
     # User code, of which nothing is known.
-    framework = "CUSTOM"
+    framework = find_user_code_framework()
     mergeable = False
     exact = True
     warnings: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ class ContainerRuntime:
         shown = find_answered_example(self, examples)
         inputs = untyped_tensor(INSTANCES) if shown is None else infer_tensor(INSTANCES, [shown.instance])
         return ModelSchema(
-            "custom",
+            self.framework.platform,
             {DEFAULT_SIGNATURE: ModelSignature((inputs,), (infer_output(shown),))},
             strict=False,
             example=shown and shown.instance,

@@ -17,6 +17,7 @@ from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.predictor.program import install_old_joblib
 from serving.runtimes import LoadSpec, RowsFormat
+from serving.runtimes.custom_runtime.framework import FRAMEWORK
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.prediction_methods import check_arguments, list_arguments
 from serving.runtimes.schema_inference import (
@@ -35,7 +36,7 @@ _PREDICT_SIGNATURE = "def predict(self, instances, **kwargs)"
 class CustomRuntime:
     """A custom prediction routine. Nothing is assumed of it: its requests are never merged."""
 
-    framework = "CUSTOM"
+    framework = FRAMEWORK
     mergeable = False
     exact = True
     warnings: tuple[str, ...] = ()
@@ -74,7 +75,7 @@ class CustomRuntime:
         nobody knows what its code does with it."""
         answered = find_answered_example(self, examples)
         return ModelSchema(
-            "custom",
+            FRAMEWORK.platform,
             {DEFAULT_SIGNATURE: ModelSignature(_infer_inputs(answered), (infer_output(answered),))},
             strict=False,
             example=answered and answered.instance,

@@ -22,6 +22,7 @@ from serving.errors import (
     ServingError,
     UserCodeFailed,
 )
+from serving.frameworks import Framework
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.predictor.program import Message, decode_batch, encode_batch
 from serving.runtimes import (
@@ -34,7 +35,7 @@ from serving.runtimes import (
     pickle_loading,
 )
 from serving.runtimes.external.predictor_process import PredictorProcess
-from serving.runtimes.framework_detection import PICKLE_FILES, find_model_file
+from serving.runtimes.framework_detection import find_model_file
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.model_check import RaisedException, RemoteException
 from serving.runtimes.prediction_methods import (
@@ -71,7 +72,12 @@ class ExternalRuntime:
     """A model in a predictor process; `about` is the process's description of the model in `file`."""
 
     def __init__(
-        self, predictor: PredictorProcess, framework: str, about: Mapping[str, Any], file: Path, method: str
+        self,
+        predictor: PredictorProcess,
+        framework: Framework,
+        about: Mapping[str, Any],
+        file: Path,
+        method: str,
     ) -> None:
         self.framework = framework
         self._file = file
@@ -98,7 +104,7 @@ class ExternalRuntime:
             else RowsFormat()
         )
         libraries = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-        self._scikit_learn = str(about["versions"].get("scikit-learn", ""))
+        self._library_version = str(about["versions"].get("".join(framework.distributions[:1]), ""))
         self.libraries = f"Python {about['python']}" + (f" with {libraries}" if libraries else "")
         self.warnings = tuple(map(str, about["warnings"]))
 
@@ -142,14 +148,14 @@ class ExternalRuntime:
     def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """What the predictor knows of the columns and labels, and what an example tells."""
         shown = find_answered_example(self, chain_lazily(examples, self.make_example_instances))
-        if self.framework == "CUSTOM" and shown is not None:
+        if self.framework.runs_user_code and shown is not None:
             inputs: tuple[TensorSpec, ...] = (infer_tensor(INSTANCES, [shown.instance]),)
         else:
             inputs = self._input_tensors()
         classes = self._classes if self.method in CLASS_METHODS else ()
         found = infer_output(shown, classes, answers_labels=self.method == PREDICT_METHOD)
         return ModelSchema(
-            "custom" if self.framework == "CUSTOM" else "sklearn",
+            self.framework.platform,
             {DEFAULT_SIGNATURE: ModelSignature(inputs, (found,))},
             method=self.method if self.methods else "",
             methods=infer_method_outputs(self, self, shown, self._classes),
@@ -161,9 +167,9 @@ class ExternalRuntime:
     def describe_versions(self) -> str:
         """What computes it, what has saved it, and the command that has that version compute it."""
         computed = f"It is computed by {self.libraries}."
-        if self.framework != "SCIKIT_LEARN" or self._file.name not in PICKLE_FILES:
+        if not self.framework.tells_saved_version:
             return computed
-        return f"{computed} {pickle_loading.compare_saved_version(self._file, self._scikit_learn)}"
+        return f"{computed} {pickle_loading.compare_saved_version(self._file, self._library_version)}"
 
     def _input_tensors(self) -> tuple[TensorSpec, ...]:
         if self._text:
@@ -178,7 +184,7 @@ class ExternalRuntime:
 
     def make_example_instances(self) -> Sequence[Any]:
         """Made-up instances, the likeliest first; none for custom routines."""
-        if self.framework == "CUSTOM":
+        if self.framework.runs_user_code:
             return ()
         if self._text:
             return ("some text",)
@@ -197,7 +203,7 @@ class ExternalRuntime:
         """The method or methods, and their arguments. Raises InvalidInputs."""
         if not parameters:
             return self.method, {}
-        if self.framework == "CUSTOM":
+        if self.framework.runs_user_code:
             known = self._known_arguments[self.method]
             # All extra fields are the routine's.
             return self.method, dict(parameters) if known is None else check_arguments(
@@ -211,19 +217,17 @@ class ExternalRuntime:
         return selected, arguments
 
 
-def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> ExternalRuntime:
+def load(external: ExternalInterpreter, framework: Framework, source: LoadSpec) -> ExternalRuntime:
     """Start a predictor and have it load the model. Raises LoadFailed or UserCodeFailed."""
+    name = "" if framework.runs_user_code else find_model_file(source.model_dir, framework).name
     load_request: dict[str, Any] = {
         "model_dir": str(source.model_dir),
-        "framework": framework,
+        "framework": framework.predictor_loaders[name],
+        "file": name,
         "packages": list(map(str, source.packages)),
         "prediction_class": source.prediction_class,
         "method": source.method,
     }
-    if framework != "CUSTOM":
-        load_request["file"] = name = find_model_file(source.model_dir, framework).name
-        if framework == "XGBOOST" and name in PICKLE_FILES:
-            load_request["framework"] = "XGBOOST_PICKLE"
     predictor = PredictorProcess(external.interpreter, external.pilot)
     try:
         if external.on_start is not None:
@@ -235,7 +239,7 @@ def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> Ext
         raise kind(f"{error.message} It was loaded by {external.interpreter}.") from error
     if external.shared_fate:
         predictor.share_fate()
-    file = source.model_dir / load_request.get("file", "")
+    file = source.model_dir / name
     return ExternalRuntime(predictor, framework, head["loaded"], file, source.method or PREDICT_METHOD)
 
 

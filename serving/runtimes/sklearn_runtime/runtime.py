@@ -68,6 +68,7 @@ from serving.runtimes.sklearn_runtime.estimator_inspection import (
     find_last_step,
     takes_nan,
 )
+from serving.runtimes.sklearn_runtime.framework import FRAMEWORK
 from serving.runtimes.thread_limit import ThreadLimit
 from serving.runtimes.user_packages import KNOWN_PACKAGES
 
@@ -78,7 +79,7 @@ _JSON_TYPES = (type(None), bool, int, float, str, list, dict)
 class SklearnRuntime:
     """A scikit-learn estimator; `warnings` is what was said while it was loaded."""
 
-    framework = "SCIKIT_LEARN"
+    framework = FRAMEWORK
 
     def __init__(
         self, loaded: pickle_loading.LoadedPickle, file: Path, threads: int, method: str = PREDICT_METHOD
@@ -205,7 +206,7 @@ class SklearnRuntime:
             answers_labels=self.method == PREDICT_METHOD,
         )
         return ModelSchema(
-            "sklearn",
+            FRAMEWORK.platform,
             {DEFAULT_SIGNATURE: ModelSignature(feature_schema.infer_inputs(inspection), (found,))},
             method=self.method,
             methods=infer_method_outputs(self, self, answered if inspection.is_builtin else None, classes),
@@ -246,7 +247,7 @@ class SklearnRuntime:
 
 def load_model(spec: LoadSpec) -> Runtime:
     """Load `model.joblib` or `model.pkl`. Raises LoadFailed with a sentence that says what to do."""
-    file = find_model_file(spec.model_dir, "SCIKIT_LEARN")
+    file = find_model_file(spec.model_dir, FRAMEWORK)
     loaded = pickle_loading.load_pickle(file, spec.packages)
     model, method = loaded.model, spec.method or PREDICT_METHOD
     if root_package(model) == "xgboost" and hasattr(model, "get_booster"):

@@ -48,6 +48,7 @@ from serving.runtimes.schema_inference import (
 )
 from serving.runtimes.tensor_signature import Arrays, Shape, SignatureTensor
 from serving.runtimes.tensorflow_runtime import graph_pruning, signature_separation, warmup_records
+from serving.runtimes.tensorflow_runtime.framework import FRAMEWORK
 from serving.runtimes.tensorflow_runtime.loaded_signature import (
     FeedNames,
     LoadedSignature,
@@ -103,7 +104,7 @@ class TensorFlowRuntime:
     computed at all, with the reason; `corrected` tells of what is served otherwise than it is declared.
     """
 
-    framework = "TENSORFLOW"
+    framework = FRAMEWORK
     exact = False
 
     def __init__(
@@ -213,7 +214,7 @@ class TensorFlowRuntime:
             self, chain_lazily(examples, self.make_example_instances), rows=self._request_rows
         )
         return ModelSchema(
-            model_schema.SAVED_MODEL_PLATFORM,
+            FRAMEWORK.platform,
             {name: signature.schema for name, signature in self._signatures.items()},
             default=self._default_name,
             example=answered and answered.instance,

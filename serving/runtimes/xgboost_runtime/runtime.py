@@ -39,7 +39,7 @@ from serving.runtimes import (
 )
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.finite_check import is_finite
-from serving.runtimes.framework_detection import PICKLE_FILES, find_model_file, read_first_class
+from serving.runtimes.framework_detection import find_model_file, read_first_class
 from serving.runtimes.input_conversion import to_regular_array
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.pickle_loading import root_package
@@ -61,6 +61,7 @@ from serving.runtimes.schema_inference import (
     round_for_display,
 )
 from serving.runtimes.xgboost_runtime.categorical_features import encode_categories, read_categories
+from serving.runtimes.xgboost_runtime.framework import FRAMEWORK, PICKLE_FILES
 from serving.runtimes.xgboost_runtime.model_format import XgboostFormat, detect_format, to_readable_model
 
 # The width is checked here and names are put in order here, so that plain rows can ask a model with names.
@@ -85,7 +86,7 @@ class BoosterRuntime:
     products need not.
     """
 
-    framework = "XGBOOST"
+    framework = FRAMEWORK
     mergeable = True
     method = PREDICT_METHOD
     methods: Sequence[str] = (PREDICT_METHOD,)
@@ -188,7 +189,7 @@ class BoosterRuntime:
         classes = self._list_classes()
         found = infer_output(answered, classes, answers_labels=self.method == PREDICT_METHOD)
         return ModelSchema(
-            "xgboost",
+            FRAMEWORK.platform,
             {DEFAULT_SIGNATURE: ModelSignature(self._input_tensors(), (found,))},
             method=self.method,
             methods=infer_method_outputs(self, self, answered, classes),
@@ -326,7 +327,7 @@ class XgbModelRuntime(BoosterRuntime):
 
 def load_model(spec: LoadSpec) -> Runtime:
     """Load an XGBoost model. Raises LoadFailed with a sentence that says what to do."""
-    file = find_model_file(spec.model_dir, "XGBOOST")
+    file = find_model_file(spec.model_dir, FRAMEWORK)
     if _is_native_format(file):
         _check_booster_method(spec.method, file.name)
         return _load_native(file, spec.threads)

@@ -24,6 +24,7 @@ from batch.messages import ModelSource
 from batch.records.blocks import BatchedBlock, RecordBlock
 from batch.records.decode import RecordDecoder
 from serving.errors import InvalidInputs, ModelFailed
+from serving.frameworks import find_user_code_framework, load_frameworks
 from serving.model_schema import ModelSchema
 from serving.runtimes import InputFormat, LoadSpec, RowsFormat, Runtime, load_model
 from serving.runtimes.instance_batch import Batch, count_rows
@@ -60,7 +61,7 @@ def values(found: Any) -> list[Any]:
 class Fake:
     """A runtime that answers each batch by `answer`, and notes how many rows it was given."""
 
-    framework = "CUSTOM"
+    framework = find_user_code_framework()
     mergeable = False
     exact = True
     warnings: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ def lines_of(found: BatchedBlock) -> list[int]:
 def test_rows_of_a_call(asked: int, framework: str, mergeable: bool, calls: list[int]) -> None:
     """As many as asked for; else 64, or 1024 where the model is known to be fast and to mix no rows."""
     runtime = Fake()
-    runtime.framework, runtime.mergeable = framework, mergeable
+    runtime.framework, runtime.mergeable = load_frameworks()[framework], mergeable
     found = predicted(block(*range(1000)), runtime, rows=asked)
 
     assert runtime.calls == calls
@@ -463,7 +464,7 @@ def test_a_model_is_fetched_where_there_is_no_folder(tmp_path: Path) -> None:
     source = ModelSource(uri=str(tmp_path / "model"))
     runtime = SharedModel(source, str(tmp_path / "cache"), 1 << 30).load()
 
-    assert runtime.framework == "XGBOOST"
+    assert runtime.framework.name == "XGBOOST"
 
 
 def test_the_environment_of_a_model(routine: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:

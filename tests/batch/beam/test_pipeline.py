@@ -377,7 +377,7 @@ def test_every_step_can_be_sent(folders: Folders) -> None:
     for step in found.values():
         assert type(cloudpickle_pickler.loads(cloudpickle_pickler.dumps(step))) is type(step)
     handler = cloudpickle_pickler.loads(cloudpickle_pickler.dumps(RuntimeHandler(model, {}, 3)))
-    assert handler.load_model().framework == "XGBOOST"
+    assert handler.load_model().framework.name == "XGBOOST"
 
 
 # ---- jobs in processes of their own

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.acceleration.candidates import BuiltCandidate, Candidate, Predict, UnsuitableCandidate
+from serving.frameworks import Framework, load_frameworks
 from serving.model_schema import ModelSchema
 from serving.runtimes import ArrayFormat
 from serving.runtimes.instance_batch import Batch
@@ -50,7 +51,7 @@ class Fake:
     given: Sequence[Candidate]
     exact: bool = True
     mergeable: bool = True
-    framework: str = "SCIKIT_LEARN"
+    framework: Framework = load_frameworks()["SCIKIT_LEARN"]
     warnings: tuple[str, ...] = ()
     faster: Predict | None = None
     recorded: Sequence[tuple[Batch, dict[str, Any]]] = ()

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from serving.artifacts.packages import InstallResult, imports_tensorflow, install_packages, search_path
+from serving.artifacts.packages import InstallResult, find_imported_framework, install_packages, search_path
 from serving.errors import LoadFailed
 from tests.end_to_end.models import wheel
 
@@ -286,4 +286,6 @@ def test_imports_of_tensorflow_are_seen(tmp_path: Path, line: str, wanted: bool)
     (tmp_path / "package").mkdir()
     (tmp_path / "package/module.py").write_text(f"import os\n{line}\n")
 
-    assert imports_tensorflow(tmp_path) is wanted
+    found = find_imported_framework(tmp_path)
+
+    assert (found is not None and found.name == "TENSORFLOW") is wanted

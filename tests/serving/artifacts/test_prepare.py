@@ -98,7 +98,7 @@ def test_the_lines_on_the_wire(tmp_path: Path) -> None:
             "files": 1,
             "bytes": 1,
             "warnings": [],
-            "tensorflow": False,
+            "pilot": "tabular",
             "interpreter": "",
             "image": "",
         }
@@ -133,7 +133,7 @@ def test_packages_alone_will_do(tmp_path: Path) -> None:
         bytes=0,
         digest="",
         warnings=(),
-        tensorflow=False,
+        pilot="tabular",
     )
     assert phases == [PreparationPhase.FETCHING, PreparationPhase.INSTALLING]
     assert not list((tmp_path / "version/model").iterdir())
@@ -143,7 +143,7 @@ def test_packages_that_import_tensorflow_are_told(tmp_path: Path) -> None:
     """So that the version's nodes start from a process that has it."""
     archive = wheel(tmp_path, "user", "1.0", {"predictor.py": "import tensorflow as tf"})
 
-    assert prepare_version(asking(tmp_path, "", str(archive)), print).tensorflow
+    assert prepare_version(asking(tmp_path, "", str(archive)), print).pilot == "tensorflow"
 
 
 def test_a_saved_model_takes_tensorflow(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_saved_model_takes_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/saved_model.pb").write_bytes(b"")
 
-    assert prepare_version(asking(tmp_path, str(tmp_path / "model")), print).tensorflow
+    assert prepare_version(asking(tmp_path, str(tmp_path / "model")), print).pilot == "tensorflow"
 
 
 def test_failures_are_reported_with_their_status(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from serving.acceleration.candidates import Predict
+from serving.frameworks import Framework, find_user_code_framework
 from serving.model_schema import ModelSchema
 from serving.node import batch_equivalence
 from serving.node.batch_equivalence import (
@@ -30,7 +31,7 @@ class Fake:
     from_rows: int = 0
     mergeable: bool = True
     exact: bool = False
-    framework: str = "FAKE"
+    framework: Framework = find_user_code_framework()
     warnings: tuple[str, ...] = ()
     calls: int = 0
 

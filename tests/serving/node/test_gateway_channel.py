@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config import PredictSettings
+from serving.frameworks import find_user_code_framework
 from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
@@ -50,7 +51,7 @@ SLOTS = 4
 class Summing:
     """Sums its rows, taking its time, and remembers its calls."""
 
-    framework = "FAKE"
+    framework = find_user_code_framework()
     mergeable = True
     exact = True
     warnings: tuple[str, ...] = ()

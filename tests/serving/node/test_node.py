@@ -93,7 +93,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
     [report] = told
     assert (report.framework, report.merge, report.merge_reason) == ("SCIKIT_LEARN", True, "asked for")
     assert bool(report.schema) is not waking
-    assert report.to_dict().keys() >= {"load_seconds", "warm_seconds", "warnings", "imports_tensorflow"}
+    assert report.to_dict().keys() >= {"load_seconds", "warm_seconds", "warnings", "pilot"}
 
 
 def test_a_node_without_patience_is_ready_first_and_merges_later(source: LoadSpec) -> None:

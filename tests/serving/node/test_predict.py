@@ -14,6 +14,7 @@ import pytest
 
 from serving.config import PredictSettings
 from serving.errors import ModelFailed
+from serving.frameworks import find_user_code_framework
 from serving.http_headers import Headers
 from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
@@ -29,7 +30,7 @@ from tests.serving.node.asking import Asked, Reply, ask
 class Peeking:
     """Doubles numbers, refuses negative ones, and remembers the board as each of its calls saw it."""
 
-    framework = "FAKE"
+    framework = find_user_code_framework()
     mergeable = True
     exact = True
     warnings: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ import pytest
 
 from serving import acceleration_record
 from serving.config import FRAMEWORK_ENVIRONMENT
+from serving.frameworks import load_frameworks
 from serving.gateway.control import pilot_specs
 from serving.gateway.control.pilot_specs import framework_pilot_spec
 from serving.node.codecs import CODEC_MODULES
@@ -75,7 +76,7 @@ def add_routine(folder: Path, name: str, text: str, instances: Any) -> None:
 
 def forked(framework: str, folder: Path) -> Any:
     """What the pilot of a framework tells of the nodes in a folder; see `forking`."""
-    spec = framework_pilot_spec(framework, False, os.environ)
+    spec = framework_pilot_spec(framework, "", os.environ)
     module = "tests.serving.node.forking"
     command = [sys.executable, "-m", module, str(folder), spec.spare_warmup, *spec.preload]
     temporary = folder / "temporary"
@@ -91,7 +92,7 @@ def test_no_request_has_its_dialect_imported(framework: str) -> None:
     """All that nodes of a pool speak, every pilot has imported; Vertex AI asks nodes alone."""
     spoken = {module for dialect, module in CODEC_MODULES.items() if dialect is not Dialect.VERTEX}
 
-    assert spoken <= {*framework_pilot_spec(framework, False, os.environ).preload}
+    assert spoken <= {*framework_pilot_spec(framework, "", os.environ).preload}
 
 
 def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
         "routine": ["routine_module"]
     }
     assert all(node["board"] == [0, 0, 2, 0] for node in found["models"].values())
-    assert not any(node["report"]["imports_tensorflow"] for node in found["models"].values())
+    assert not any(node["report"]["pilot"] == "tensorflow" for node in found["models"].values())
     assert all(
         (acceleration_record.read_record(tmp_path / f"{kind}-ways") or NONE).is_accelerated
         for kind in ("json", "ubj")
@@ -170,7 +171,7 @@ def test_the_tensorflow_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
         "learned": ["learned_module"]
     }
     assert all(node["board"] == [0, 0, 2, 0] for node in found["models"].values())
-    assert all(node["report"]["imports_tensorflow"] for node in found["models"].values())
+    assert all(node["report"]["pilot"] == "tensorflow" for node in found["models"].values())
     assert found["models"]["function"]["answer"] == {"predictions": [{"doubled": [2, 4]}]}
     assert found["models"]["keras"]["answer"] == {"predictions": [{"output_0": [6, 6]}]}
     assert found["models"]["tables"]["answer"] == {"predictions": [{"output_0": [1, 1, 2]}]}
@@ -194,7 +195,9 @@ def test_the_framework_decides_else_the_files(framework: str, tensorflow: bool, 
     if key == "tensorflow" and importlib.util.find_spec("tensorflow") is None:
         key = "tabular"  # nothing can be imported ahead, and the node will say what is missing
 
-    spec = framework_pilot_spec(framework, tensorflow, {"HOME": "/home/me", "OMP_NUM_THREADS": "8"})
+    spec = framework_pilot_spec(
+        framework, "tensorflow" if tensorflow else "", {"HOME": "/home/me", "OMP_NUM_THREADS": "8"}
+    )
 
     assert spec.key == key
     assert spec.environment["HOME"] == "/home/me"
@@ -204,9 +207,10 @@ def test_the_framework_decides_else_the_files(framework: str, tensorflow: bool, 
 
 def test_what_is_not_installed_is_not_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pilot would end, and take those with it that could do without."""
-    monkeypatch.setattr(pilot_specs, "_is_installed", lambda _: False)
+    installed = [one for one in load_frameworks().values() if one.library in ("", "sklearn")]
+    monkeypatch.setattr(pilot_specs, "list_installed", lambda: installed)
 
-    spec = framework_pilot_spec("TENSORFLOW", True, {})
+    spec = framework_pilot_spec("TENSORFLOW", "tensorflow", {})
 
     assert spec.key == "tabular"
     assert "serving.runtimes.sklearn_runtime.runtime" in spec.preload

@@ -21,8 +21,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
+from serving.frameworks import load_frameworks
 from serving.runtimes.framework_detection import (
-    MODEL_FILES,
     detect_framework,
     find_model_file,
     read_decompressed,
@@ -55,12 +55,12 @@ def fill(folder: Path, *names: str) -> Path:
 )
 def test_the_file_tells_the_framework(files: list[str], framework: str, tmp_path: Path) -> None:
     """The exact file name decides; our own additions only count where no file of the contract is."""
-    assert detect_framework(fill(tmp_path, *files), "") == framework
+    assert detect_framework(fill(tmp_path, *files), "").name == framework
 
 
 def test_a_prediction_class_makes_it_custom(tmp_path: Path) -> None:
     """With predictionClass the files are the routine's own business."""
-    assert detect_framework(fill(tmp_path, "saved_model.pb", "model.pkl"), "module.Class") == "CUSTOM"
+    assert detect_framework(fill(tmp_path, "saved_model.pb", "model.pkl"), "module.Class").name == "CUSTOM"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,10 @@ def test_no_model_file_says_what_is_there(files: list[str], message: str, tmp_pa
         detect_framework(fill(tmp_path, *files), "")
 
     assert message in caught.value.detail
-    assert "Looked for saved_model.pb, saved_model.pbtxt, model.bst" in caught.value.detail
+    assert (
+        "Looked for saved_model.pb, saved_model.pbtxt, model.joblib, model.pkl, model.bst"
+        in caught.value.detail
+    )
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 )
 def test_a_runtime_finds_its_file(framework: str, files: list[str], found: str, tmp_path: Path) -> None:
     """With the framework given, its own files are tried in the contract's order."""
-    assert find_model_file(fill(tmp_path, *files), framework).name == found
+    assert find_model_file(fill(tmp_path, *files), load_frameworks()[framework]).name == found
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_a_runtime_finds_its_file(framework: str, files: list[str], found: str, 
 def test_a_file_of_another_framework_is_named(framework: str, file: str, actual: str, tmp_path: Path) -> None:
     """The framework said and the file found disagree: the error names both and the way out."""
     with pytest.raises(LoadFailed) as caught:
-        find_model_file(fill(tmp_path, file), framework)
+        find_model_file(fill(tmp_path, file), load_frameworks()[framework])
 
     assert f"The framework is {framework}, but the folder holds {file}" in caught.value.detail
     assert f"Set the framework to {actual}" in caught.value.detail
@@ -146,8 +149,7 @@ def test_a_runtime_without_any_file_says_what_it_wants(tmp_path: Path) -> None:
     with pytest.raises(
         LoadFailed, match=r"Looked for model\.joblib or model\.pkl directly in the folder; found x"
     ):
-        find_model_file(fill(tmp_path, "x"), "SCIKIT_LEARN")
-    assert set(MODEL_FILES) == {"TENSORFLOW", "SCIKIT_LEARN", "XGBOOST"}
+        find_model_file(fill(tmp_path, "x"), load_frameworks()["SCIKIT_LEARN"])
 
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -165,7 +167,7 @@ def test_a_pickle_tells_by_its_first_class(kind: str, compression: Any, tmp_path
     make, framework = MODELS[kind]
     joblib.dump(make(), tmp_path / "model.joblib", compress=compression)
 
-    assert detect_framework(tmp_path, "") == framework
+    assert detect_framework(tmp_path, "").name == framework
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -175,7 +177,7 @@ def test_every_pickle_protocol_is_understood(kind: str, protocol: int, tmp_path:
     make, framework = MODELS[kind]
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(make(), protocol))
 
-    assert detect_framework(tmp_path, "") == framework
+    assert detect_framework(tmp_path, "").name == framework
 
 
 class Trap:
@@ -189,10 +191,10 @@ def test_looking_into_a_pickle_runs_nothing(tmp_path: Path) -> None:
     """Detection calls nothing the file names, not even builtins."""
     for value in (Trap(), [Trap()], eval):
         (tmp_path / "model.pkl").write_bytes(pickle.dumps(value))
-        assert detect_framework(tmp_path, "") == "SCIKIT_LEARN"
+        assert detect_framework(tmp_path, "").name == "SCIKIT_LEARN"
     evil = b"cbuiltins\neval\n(S'1/0'\ntR."
     (tmp_path / "model.pkl").write_bytes(evil)
-    assert detect_framework(tmp_path, "") == "SCIKIT_LEARN"
+    assert detect_framework(tmp_path, "").name == "SCIKIT_LEARN"
     assert copyreg.dispatch_table is not None
 
 

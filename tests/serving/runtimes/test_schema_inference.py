@@ -181,7 +181,7 @@ def test_a_model_that_breaks_when_it_is_looked_at_can_still_be_served(
     runtime = loaded(LogisticRegression().fit(X, LABELS), tmp_path)
     monkeypatch.setattr(runtime, "infer_schema", lambda _: 1 / 0)
 
-    assert infer_model_schema(runtime, tmp_path) == unknown_schema("scikit_learn")
+    assert infer_model_schema(runtime, tmp_path) == unknown_schema("sklearn")
 
 
 CODE = """
@@ -243,4 +243,4 @@ def test_labels_that_cannot_be_sent_cost_details_alone(tmp_path: Path) -> None:
     model.classes_ = np.array(["\ud800", "yes"])
     runtime = loaded(model, tmp_path)
 
-    assert infer_model_schema(runtime, tmp_path) == unknown_schema("scikit_learn")
+    assert infer_model_schema(runtime, tmp_path) == unknown_schema("sklearn")

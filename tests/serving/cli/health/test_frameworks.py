@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from autoscaler.pools import PilotSpec
 from serving.cli.health import frameworks
-from serving.cli.health.frameworks import ForkProbeResult
+from serving.cli.health.frameworks import ForkProbeResult, NeededDistribution
 from serving.cli.health.result import CheckLevel
+from serving.gateway.control.pilot_specs import list_framework_pilots
 
 GOOD = ForkProbeResult(seconds=1.5, memory=100 << 20, threads=["MainThread"], forked=True)
 
@@ -23,39 +25,37 @@ def environment(tmp_path: Path, code: str) -> dict[str, str]:
 
 def test_a_pilot_that_can_be_forked() -> None:
     """In a process like a pilot: the one for scikit-learn and XGBoost."""
-    finding = frameworks.check_pilot("SCIKIT_LEARN", os.environ)
+    (spec,) = (one for one in list_framework_pilots(os.environ) if one.key == "tabular")
+    finding = frameworks.check_pilot(spec)
 
     assert finding.level is CheckLevel.OK, finding
     assert finding.check == "pilot tabular"
     assert "can be forked" in finding.message
 
 
-def test_a_process_with_threads_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
     """As the pilot itself would have it."""
-    monkeypatch.setattr("serving.gateway.control.pilot_specs._preload", lambda _: ("json",))
     thread = "threading.Thread(target=time.sleep, args=(60,), name='busy', daemon=True)"
     code = f"import threading, time\n{thread}.start()"
-    finding = frameworks.check_pilot("SCIKIT_LEARN", environment(tmp_path, code))
+    finding = frameworks.check_pilot(PilotSpec("pilot", ("json",), environment(tmp_path, code)))
 
     assert finding.level is CheckLevel.WARN, finding
     assert "busy" in finding.message
     assert "--pilots off" in finding.advice
 
 
-def test_a_framework_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_framework_that_cannot_be_imported() -> None:
     """The error is told."""
-    monkeypatch.setattr("serving.gateway.control.pilot_specs._preload", lambda _: ("json", "no.such.module"))
-    finding = frameworks.check_pilot("SCIKIT_LEARN", os.environ)
+    finding = frameworks.check_pilot(PilotSpec("pilot", ("json", "no.such.module"), os.environ))
 
     assert finding.level is CheckLevel.FAIL
     assert "No module named 'no'" in finding.message
 
 
-def test_a_framework_that_kills_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_framework_that_kills_the_process(tmp_path: Path) -> None:
     """As one does that was built for another processor."""
     (tmp_path / "deadly.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    monkeypatch.setattr("serving.gateway.control.pilot_specs._preload", lambda _: ("deadly",))
-    finding = frameworks.check_pilot("SCIKIT_LEARN", environment(tmp_path, ""))
+    finding = frameworks.check_pilot(PilotSpec("pilot", ("deadly",), environment(tmp_path, "")))
 
     assert finding.level is CheckLevel.FAIL
     assert "exit code -4" in finding.message
@@ -72,14 +72,17 @@ def test_a_fork_that_dies() -> None:
 @pytest.mark.parametrize("name", ["scikit-learn", "xgboost"])
 def test_versions(name: str) -> None:
     """Those that the tests run with are supported."""
-    assert frameworks.check_version(name).level is CheckLevel.OK
-    assert metadata.version(name) in frameworks.check_version(name).message
+    (needed,) = (one for one in frameworks.list_distributions() if one.name == name)
+    finding = frameworks.check_version(needed)
+
+    assert finding.level is CheckLevel.OK
+    assert metadata.version(name) in finding.message
 
 
 def test_a_version_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says which are."""
     monkeypatch.setattr(frameworks, "_requirement", lambda _: Requirement("xgboost>=99,<100"))
-    finding = frameworks.check_version("xgboost")
+    finding = frameworks.check_version(NeededDistribution("xgboost", "XGBoost models"))
 
     assert finding.level is CheckLevel.WARN
     assert ">=99" in finding.message
@@ -93,7 +96,7 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    finding = frameworks.check_version("apache-beam")
+    finding = frameworks.check_version(NeededDistribution("apache-beam", "batch predictions", "batch"))
 
     assert finding.level is CheckLevel.WARN
     assert "batch predictions" in finding.message

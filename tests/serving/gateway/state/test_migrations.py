@@ -31,7 +31,7 @@ DOCUMENTS = {
         "projects/p/models/m/versions/v",
         '{"name":{"project":"p","model":"m","version":"v"},"uid":"0123","version":{"name":'
         '"projects/p/models/m/versions/v","deploymentUri":"/models/m","state":"READY"},'
-        '"deployed":{"model_dir":"/x","framework":"XGBOOST","merge":true}}',
+        '"deployed":{"model_dir":"/x","framework":"XGBOOST","merge":true,"tensorflow":true}}',
     ),
     "operations": (
         "projects/p/operations/create_m_v-1",
@@ -45,6 +45,8 @@ DOCUMENTS = {
         '"state":"SUCCEEDED"},"given":{"batchSize":7},"attempt":2}',
     ),
 }
+
+EARLIEST = ["models", "versions", "operations"]
 
 # Opens the file of argv[1] and is killed in the middle of the last step.
 KILLED = """
@@ -96,7 +98,7 @@ def extended(*tables: str) -> Sequence[Migration]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("tables", [["models", "versions", "operations"], list(DOCUMENTS)])
+@pytest.mark.parametrize("tables", [EARLIEST, list(DOCUMENTS)])
 def test_files_of_earlier_releases_are_taken_over(file: Path, tables: list[str], version: int) -> None:
     """Every record is found, whether or not the file had jobs; the file as it was stays beside it."""
     write(file, tables, version)
@@ -107,7 +109,7 @@ def test_files_of_earlier_releases_are_taken_over(file: Path, tables: list[str],
 
     assert state.models[ModelName("p", "m")].default == "v"
     deployed = state.versions[VersionName("p", "m", "v")].deployed
-    assert deployed is not None and deployed.framework == "XGBOOST"
+    assert deployed is not None and (deployed.framework, deployed.pilot) == ("XGBOOST", "tensorflow")
     assert state.operations["projects/p/operations/create_m_v-1"].operation.done
     assert [record.attempt for record in state.jobs.values()] == ([2] if "jobs" in tables else [])
     assert read(file)[0] == len(MIGRATIONS)
@@ -155,7 +157,7 @@ def test_a_newer_file_is_refused(file: Path) -> None:
 
 def test_a_step_that_fails_leaves_nothing_behind(file: Path) -> None:
     """All steps are one transaction, tables included."""
-    write(file, ["models"], 1)
+    write(file, EARLIEST, 1)
 
     def fail(connection: sa.Connection) -> None:
         migrations.make_table_creator(migrations.document_table("late"))(connection)
@@ -163,22 +165,22 @@ def test_a_step_that_fails_leaves_nothing_behind(file: Path) -> None:
 
     with pytest.raises(RuntimeError, match="no"):
         open_database(file, (*MIGRATIONS, Migration("broken", fail)))
-    assert read(file) == (1, {"models"})
+    assert read(file) == (1, {*EARLIEST})
 
 
 def test_a_kill_during_a_step_leaves_nothing_behind(file: Path) -> None:
     """The next start begins where this one did."""
-    write(file, ["models"], 1)
+    write(file, EARLIEST, 1)
     subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False, timeout=HANG_SECONDS)
 
-    assert read(file) == (1, {"models"})
+    assert read(file) == (1, {*EARLIEST})
     open_database(file).dispose()
     assert read(file)[0] == len(MIGRATIONS)
 
 
 def test_the_copy_has_what_only_the_log_holds(file: Path) -> None:
     """A commit that is not in the file itself yet is in the copy."""
-    write(file, ["models"], 1)
+    write(file, EARLIEST, 1)
     with closing(sqlite3.connect(file)) as open_elsewhere:
         open_elsewhere.execute("DELETE FROM models")
         open_elsewhere.commit()
@@ -191,17 +193,17 @@ def test_the_copy_has_what_only_the_log_holds(file: Path) -> None:
 
 def test_no_copy_no_change(file: Path) -> None:
     """A file that cannot be copied is not changed, and the error says where the copy should be."""
-    write(file, ["models"], 1)
+    write(file, EARLIEST, 1)
     file.with_name("state.db.v1").mkdir()
 
     with pytest.raises(Unavailable, match=r"state\.db\.v1"):
         open_database(file)
-    assert read(file) == (1, {"models"})
+    assert read(file) == (1, {*EARLIEST})
 
 
 def test_the_copy_is_as_private_as_the_file(file: Path) -> None:
     """It may hold hashes of tokens."""
-    write(file, ["models"], 1)
+    write(file, EARLIEST, 1)
     file.chmod(0o600)
     open_database(file).dispose()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.frameworks import load_frameworks
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
 from serving.node.codecs import ServedModel
 from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
@@ -24,12 +25,12 @@ class Told:
     warnings: tuple[str, ...] = ()
 
     def __init__(self, framework: str, form: InputFormat, knows: Collection[str] | None = None) -> None:
-        self.framework = framework
+        self.framework = load_frameworks()[framework]
         self._form = form
         self._knows = None if knows is None else frozenset(knows)
 
     def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
-        check_arguments(parameters, self._knows, self.framework)
+        check_arguments(parameters, self._knows, self.framework.name)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:

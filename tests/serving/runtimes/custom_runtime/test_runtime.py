@@ -65,7 +65,7 @@ def test_the_answer_is_what_the_class_returns(code: str, expected: list[Any], ro
 
     assert runtime.input_format({"top": 3}) == RowsFormat()
     assert runtime.predict(["a", "bb"], signature_name="s", top=3) == expected
-    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("CUSTOM", False, True)
+    assert (runtime.framework.name, runtime.mergeable, runtime.exact) == ("CUSTOM", False, True)
     assert runtime.make_synthetic_rows(3) is None
 
 

@@ -137,7 +137,7 @@ def test_answers_are_the_librarys_own(model: Any, rows: list[Any], form: type, l
 
     assert isinstance(runtime.input_format({}), form)
     assert answers(runtime, rows) == model.predict(rows).tolist()
-    assert runtime.framework == "SCIKIT_LEARN"
+    assert runtime.framework.name == "SCIKIT_LEARN"
     assert runtime.mergeable == (form is ArrayFormat or rows == TEXTS[2:])
 
 

@@ -172,7 +172,7 @@ def test_numeric_models_take_an_array_and_answer_to_the_bit(name: str, tmp_path:
     assert isinstance(form, ArrayFormat) and form.width == 4 and not form.allows_objects
     for instances in (rows[:1], rows, whole[:1], whole):
         assert_same_bits(answers(runtime, instances), estimator.predict(instances))
-    assert (runtime.framework, runtime.exact, runtime.mergeable) == ("SCIKIT_LEARN", exact, mergeable)
+    assert (runtime.framework.name, runtime.exact, runtime.mergeable) == ("SCIKIT_LEARN", exact, mergeable)
     assert count_rows(runtime.predict(runtime.make_synthetic_rows(7))) == 7 if name != "factors" else True
 
 
@@ -373,7 +373,7 @@ def test_xgboost_may_be_the_last_step(tmp_path: Path) -> None:
     runtime = served(estimator, tmp_path)
 
     assert runtime.input_format({}) == ArrayFormat(4, nullable=True)
-    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("SCIKIT_LEARN", True, True)
+    assert (runtime.framework.name, runtime.mergeable, runtime.exact) == ("SCIKIT_LEARN", True, True)
     assert_same_bits(answers(runtime, X.tolist()), estimator.predict(X.tolist()))
 
 

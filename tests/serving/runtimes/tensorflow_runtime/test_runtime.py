@@ -313,7 +313,7 @@ def test_rows_are_independent_where_every_first_dimension_is_open(
     runtime = load(model)
 
     assert runtime.mergeable is mergeable
-    assert (runtime.exact, runtime.framework, runtime.warnings) == (False, "TENSORFLOW", ())
+    assert (runtime.exact, runtime.framework.name, runtime.warnings) == (False, "TENSORFLOW", ())
 
 
 # ---- wrong instances

@@ -90,7 +90,7 @@ def test_boosters_answer_to_the_bit(name: str, file: str, tmp_path: Path) -> Non
     booster = make()
     runtime = served(booster, tmp_path, file)
 
-    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
+    assert (runtime.framework.name, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
     assert runtime.input_format({}) == ArrayFormat(4, nullable=True, allows_objects=name == "with names")
     for array in (X[:1], X, X_INT):
         expected = booster.predict(xgb.DMatrix(array), validate_features=False)
@@ -181,7 +181,7 @@ def test_estimators_answer_through_their_own_predict(name: str, framework: str, 
     estimator = make()
     runtime = served(estimator, tmp_path, "model.joblib", framework=framework)
 
-    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
+    assert (runtime.framework.name, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
     assert runtime.input_format({}) == ArrayFormat(4, nullable=True)
     for array in (X[:1], X, X_INT):
         assert_same_bits(answers(runtime, rows(array)), estimator.predict(array))

@@ -156,7 +156,6 @@ ROOMS: dict[str, set[str]] = {
         "autoscaler",
         "autoscaler/node_memory",
         "serving/gateway/access",
-        "serving/gateway/audit",
         "serving/gateway/catalog",
         "serving/gateway/shared",
         "serving/gateway/state",
@@ -247,7 +246,6 @@ PARTS = {
 
 # Imports against the direction: no others, and none that is gone.
 AGAINST: dict[tuple[str, str], str] = {
-    ("serving.gateway.proxy.prediction_proxy", "serving/gateway/observability"): "calls its observers itself",
     ("serving.gateway.control.retention", "serving/gateway/jobs"): "asks which jobs are still at work",
     ("serving.node.app", "serving/node/warmup"): "a node warms itself up before it is ready",
     ("serving.runtimes", "serving/runtimes/container"): "the table of frameworks, when a model is loaded",

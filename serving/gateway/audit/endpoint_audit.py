@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -29,7 +29,6 @@ from serving.gateway.audit.log_entry import (
 from serving.gateway.methods import Activity, ApiMethod
 from serving.gateway.request_context import CURRENT_CAUSE, ChangeCause, ensure_request_id, get_caller
 from serving.http_headers import Headers, Scope, find_header
-from serving.protocols import RequestMetadata
 from serving.protocols.errors import GRPC_STATUS
 
 _CALL_KEY = "pilotlight.audit_call"
@@ -96,30 +95,22 @@ def audit_intent(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endp
     return call_audited if is_change(method) else endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedPrediction:
-    """The method of a prediction, its resource, and the permission that it needs."""
-
-    scope: Scope
-    method: ApiMethod
-    resource: str
-    permission: str
-    metadata: RequestMetadata
-
-
-def audit_prediction(audit: AuditLog, asked: AuditedPrediction, status: CallStatus) -> None:
+def audit_prediction(
+    audit: AuditLog, method: ApiMethod, scope: Scope, status: CallStatus, *, resource: str, permission: str
+) -> None:
     """Record the result of a prediction: always if it was denied, otherwise if the setting says so."""
-    if status.code in DENIED_CODES:
-        audit.record_denied(_describe_prediction(audit, asked), status)
-    elif audit.records_predictions:
-        audit.record_access(_describe_prediction(audit, asked), status)
-
-
-def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> AuditedCall:
-    call = describe_call(audit, asked.method, asked.scope, {})
-    return replace(
-        call, resource=asked.resource, authorized_resource=asked.resource, permission=asked.permission
+    if status.code not in DENIED_CODES and not audit.records_predictions:
+        return
+    call = replace(
+        describe_call(audit, method, scope, {}),
+        resource=resource,
+        authorized_resource=resource,
+        permission=permission,
     )
+    if status.code in DENIED_CODES:
+        audit.record_denied(call, status)
+    else:
+        audit.record_access(call, status)
 
 
 def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> AuditedCall:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from serving.errors import LimitReached, ServingError, http_status
 from serving.gateway.audit.audit_log import AuditLog
-from serving.gateway.audit.endpoint_audit import AuditedPrediction, audit_prediction, status_from_response
-from serving.gateway.audit.log_entry import status_from_error
-from serving.gateway.observability.prediction_stats import PredictionStats, RequestTiming
+from serving.gateway.audit.endpoint_audit import audit_prediction, status_from_response
+from serving.gateway.audit.log_entry import CallStatus, status_from_error
+from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import RequestLog
 from serving.gateway.proxy.node_client import NodeReply
+from serving.gateway.proxy.observation import ObservedPrediction, RequestTiming
 from serving.gateway.proxy.routing_table import RouteTarget
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
 
 @dataclass(frozen=True, slots=True)
 class PredictionObservers:
-    """All observers. `seconds` is how long ago a request began."""
+    """All observers as one; see `serving.gateway.proxy.observation.PredictionObserver`."""
 
     stats: PredictionStats
     request_log: RequestLog
@@ -29,9 +30,8 @@ class PredictionObservers:
     tracing: Tracing | None = None
 
     def on_refused(
-        self, prediction: AuditedPrediction, seconds: float, target: RouteTarget | None, error: ServingError
+        self, prediction: ObservedPrediction, seconds: float, target: RouteTarget | None, error: ServingError
     ) -> None:
-        """Record a request that no node answered; `target` is None if its version is not known."""
         scope, status = prediction.scope, http_status(error)
         if target is None:
             self.stats.api_calls[prediction.method.id, status] += 1
@@ -39,10 +39,9 @@ class PredictionObservers:
             limit = error.setting if isinstance(error, LimitReached) else ""
             self.stats.get_or_create(target.spec.key).count_refusal(status, limit)
             self.request_log.log_refusal(target, scope, time.time() - seconds, status)
-        audit_prediction(self.audit, prediction, status_from_error(error))
+        self._audit(prediction, status_from_error(error))
 
     def count_answer(self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply) -> bool:
-        """Count a request that a node answered; returns whether `on_answered` must be called too."""
         self.stats.get_or_create(target.spec.key).count_answer(
             timing, reply.status, len(body), len(reply.body)
         )
@@ -50,7 +49,7 @@ class PredictionObservers:
 
     def on_answered(
         self,
-        prediction: AuditedPrediction,
+        prediction: ObservedPrediction,
         seconds: float,
         target: RouteTarget,
         body: bytes,
@@ -58,10 +57,18 @@ class PredictionObservers:
     ) -> None:
         """Write the answered prediction to the logs that want it."""
         if self.audit.records_predictions:
-            audit_prediction(
-                self.audit, prediction, status_from_response(reply.status, reply.body, reply.headers)
-            )
+            self._audit(prediction, status_from_response(reply.status, reply.body, reply.headers))
         if target.logging is not None or target.access_log:
             self.request_log.log_request(
                 target, prediction.scope, time.time() - seconds, body, reply, metadata=prediction.metadata
             )
+
+    def _audit(self, prediction: ObservedPrediction, status: CallStatus) -> None:
+        audit_prediction(
+            self.audit,
+            prediction.method,
+            prediction.scope,
+            status,
+            resource=prediction.resource,
+            permission=prediction.permission,
+        )

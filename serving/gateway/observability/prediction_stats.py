@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autoscaler.activator import Lease
 from autoscaler.pools import Node
+from serving.gateway.proxy.observation import RequestTiming
 from serving.gateway.proxy.server_timing import compute_wait_phases
 from serving.latency_histograms import (
     NODE_BYTES,
@@ -29,14 +29,6 @@ from serving.latency_histograms import (
 # count requests that waited for a node; `gateway` is `total` without these and without the time inside nodes.
 GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
 _TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
-
-
-class RequestTiming(NamedTuple):
-    """Seconds that one request took: in total, inside nodes, and the leases that it waited for."""
-
-    total: float
-    in_nodes: float
-    waits: tuple[Lease, ...] = ()
 
 
 PhaseHistograms = tuple[tuple[str, HistogramSnapshot], ...]

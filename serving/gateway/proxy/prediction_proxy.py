@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
@@ -25,10 +24,13 @@ from serving.errors import (
     http_status,
 )
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.audit.endpoint_audit import AuditedPrediction
-from serving.gateway.observability.observers import PredictionObservers
-from serving.gateway.observability.prediction_stats import RequestTiming
 from serving.gateway.proxy.node_client import NodeClient, NodeReply, ReceiveBudget
+from serving.gateway.proxy.observation import (
+    ObservedPrediction,
+    PredictionObserver,
+    RequestTiming,
+    RequestTrace,
+)
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.retry import RetryingSender
 from serving.gateway.proxy.route import PredictionRoute, parse_route
@@ -50,9 +52,6 @@ from serving.transport.content_encoding import check_encoding
 from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
 from serving.transport.request_head import RequestHead
 
-if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
-    from serving.gateway.observability.tracing import RequestTrace
-
 logger = logging.getLogger(__name__)
 
 
@@ -66,7 +65,7 @@ class PredictionProxy:
         self,
         routing_table: RoutingTable,
         activator: Activator,
-        observers: PredictionObservers,
+        observer: PredictionObserver,
         settings: ServerSettings,
         *,
         limits: PredictionLimits | None = None,
@@ -76,7 +75,7 @@ class PredictionProxy:
         self.default_project = default_project
         self.routing_table = routing_table
         self.activator = activator
-        self.observers = observers
+        self.observer = observer
         self.limits = limits
         self.access = access
         self.max_body_bytes = settings.max_body_bytes
@@ -95,7 +94,7 @@ class PredictionProxy:
         return path.endswith(PREDICT_SUFFIX) or parse_prediction_path(path) is not None
 
     def on_request_error(self, request: PredictionRequest, error: ServingError) -> None:
-        """Respond with an error; before `on_request_head` the observers are not called."""
+        """Respond with an error; before `on_request_head` the observer is not called."""
         proxied: ProxiedRequest | None = request.state
         if proxied is None:
             request.respond_error(error, ((REQUEST_ID, identify_request(request.head)),))
@@ -212,7 +211,7 @@ class ProxiedRequest:
         self._started_at = proxy.activator.clock()
         self._request_id = identify_request(client_request.head)
         client_request.on_disconnect = self._on_client_gone
-        tracing = proxy.observers.tracing
+        tracing = proxy.observer.tracing
         if tracing is not None:
             self._trace = tracing.begin_trace(self._identified_scope(), route.method.id)
 
@@ -383,12 +382,12 @@ class ProxiedRequest:
             self.fail()
             return
         timing = RequestTiming(now - self._started_at, self._node_seconds, self.waits)
-        observers = self._proxy.observers
+        observer = self._proxy.observer
         try:
             if self._trace is not None:
                 self._trace.end(reply.status, version=str(target.name))
-            if observers.count_answer(timing, target, body, reply):
-                observers.on_answered(self._describe_for_audit(target), timing.total, target, body, reply)
+            if observer.count_answer(timing, target, body, reply):
+                observer.on_answered(self._describe(target), timing.total, target, body, reply)
         except Exception:
             logger.exception("a reply could not be counted or logged")
 
@@ -401,7 +400,7 @@ class ProxiedRequest:
             if self._trace is not None:
                 self._trace.end(http_status(error), version="" if target is None else str(target.name))
             seconds = proxy.activator.clock() - self._started_at
-            proxy.observers.on_refused(self._describe_for_audit(target), seconds, target, error)
+            proxy.observer.on_refused(self._describe(target), seconds, target, error)
         except Exception:
             logger.exception("a refusal could not be counted or logged")
 
@@ -415,11 +414,10 @@ class ProxiedRequest:
             self._lease.release()
         self.refuse(Internal("Internal error encountered."))
 
-    def _describe_for_audit(self, target: RouteTarget | None) -> AuditedPrediction:
-        """The request as the audit log records it."""
+    def _describe(self, target: RouteTarget | None) -> ObservedPrediction:
         route = self.route
         resource = route.resolve_resource("" if target is None else str(target.name))
-        return AuditedPrediction(
+        return ObservedPrediction(
             self._identified_scope(), route.method, resource, route.permission, route.metadata
         )
 

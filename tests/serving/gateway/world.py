@@ -25,8 +25,9 @@ from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
-from serving.gateway.observability.prediction_stats import PredictionStats, RequestTiming
+from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import LogCounts
+from serving.gateway.proxy.observation import RequestTiming
 from serving.gateway.state.records import CatalogState, JobRecord, ModelRecord, VersionRecord
 from serving.latency_histograms import NODE_BYTES
 from serving.names import ModelName, VersionName

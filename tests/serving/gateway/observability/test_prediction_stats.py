@@ -6,9 +6,9 @@ from autoscaler.pools import Node
 from serving.gateway.observability.prediction_stats import (
     GATEWAY_PHASES,
     PredictionStats,
-    RequestTiming,
     VersionStats,
 )
+from serving.gateway.proxy.observation import RequestTiming
 from serving.latency_histograms import (
     NODE_BYTES,
     NODE_CALLS,

@@ -138,10 +138,11 @@ class World:
         audit = AuditLog(ServeConfig(state_dir=folder))
         request_log = no_log(folder)
         self.stats = PredictionStats()
+        self.observers = PredictionObservers(self.stats, request_log, audit, tracing)
         self.proxy = PredictionProxy(
             self.routing_table,
             self.activator,
-            PredictionObservers(self.stats, request_log, audit, tracing),
+            self.observers,
             limits,
             limits=shares,
             default_project=NAME.project,

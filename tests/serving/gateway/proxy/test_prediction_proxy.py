@@ -510,12 +510,11 @@ def test_who_is_told_of_predictions_cannot_keep_them_from_their_clients(tmp_path
         world.deploy()
         if not waits:
             await world.post()
-        working = world.proxy.observers
-        world.proxy.observers = replace(working, stats=BrokenStats())
+        world.proxy.observer = replace(world.observers, stats=BrokenStats())
         assert (await world.post()).status == 200
         assert (await world.post(within="none")).status == 400
         assert (await world.post(path="/v1/projects/p/models/none:predict")).status == 404
-        world.proxy.observers = working
+        world.proxy.observer = world.observers
         assert (await world.post()).status == 200
         assert world.pool.only().in_flight == 0
 

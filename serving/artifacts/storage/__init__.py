@@ -19,7 +19,7 @@ from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, c
 from serving.artifacts.storage.file_store import FileStore
 from serving.artifacts.storage.file_system import FileInfo
 from serving.artifacts.storage.gcs import GcsClient, GcsSourceFolder, emulator_host
-from serving.artifacts.storage.local_source import LocalSourceFolder, find_local_file
+from serving.artifacts.storage.local_files import LocalSourceFolder, find_local_file
 from serving.artifacts.storage.source_folder import MAX_FILES, SourceFolder, check_file_names, digest_listing
 from serving.artifacts.storage.uris import parse_storage_uri
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from serving.artifacts.storage.gcs import MAX_CONCURRENT_REQUESTS
-from serving.artifacts.storage.local_source import copy_content, sync_to_disk
+from serving.artifacts.storage.local_files import copy_content, sync_to_disk
 from serving.artifacts.storage.source_folder import SourceFile
 
 _DIGEST = re.compile("[0-9a-f]{64}")

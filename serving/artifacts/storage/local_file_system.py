@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.storage.file_system import FileInfo, file_changed_error
-from serving.artifacts.storage.local_source import NO_HARD_LINK_ERRNOS, sync_to_disk, translate_read_errors
+from serving.artifacts.storage.local_files import NO_HARD_LINK_ERRNOS, sync_to_disk, translate_read_errors
 from serving.errors import (
     Internal,
     InvalidArgument,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy, resolve_path
-from serving.artifacts.storage.uris import parse_storage_uri
+from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 
 # Cloud Storage takes these literally, but not every proxy or library on the way does.

@@ -14,7 +14,7 @@ import pytest
 
 from serving.artifacts.storage import MAX_FILES, ArtifactFetcher, FetchResult, emulator_host
 from serving.artifacts.storage.artifact_cache import ArtifactCache
-from serving.artifacts.storage.source_folder import SourceFile
+from serving.artifacts.storage.file_system import FileInfo
 from serving.errors import InvalidArgument, NotFound, PermissionDenied, ServingError, Unavailable
 from tests.bounds import HANG_SECONDS
 from tests.emulator import Answer, Emulator, Front
@@ -540,14 +540,15 @@ def test_a_running_fetch_is_not_swept(
 def test_eviction_takes_the_least_used(tmp_path: Path) -> None:
     """Over the cap, entries go by least use; those that were fetched from them stay as they are."""
     cache = ArtifactCache(tmp_path / "cache", 350)
-    files = [SourceFile("part 1", 60, "", b"x" * 60), SourceFile("part 2", 40, "", b"y" * 40)]
+    content = {"part 1": b"x" * 60, "part 2": b"y" * 40}
+    files = {name: FileInfo(f"gs://b/{name}", len(data), "1", gzip=False) for name, data in content.items()}
 
-    def copy(file: SourceFile, target: Path) -> None:
-        target.write_bytes(file.origin)
+    def download(file: FileInfo, target: Path) -> None:
+        target.write_bytes(content[target.name])
 
     def fetch(name: str) -> Path:
         destination = tmp_path / f"{name}-{time.monotonic_ns()}"
-        cache.fetch(name * 64, files, copy, destination)
+        cache.fetch(name * 64, files, download, destination)
         return destination
 
     def held() -> str:
@@ -560,7 +561,7 @@ def test_eviction_takes_the_least_used(tmp_path: Path) -> None:
     fetch("b")
     fetch("e")
     assert held() == "bde"
-    assert all(tree(path) == {"part 1": b"x" * 60, "part 2": b"y" * 40} for path in fetched)
+    assert all(tree(path) == content for path in fetched)
 
 
 @pytest.mark.parametrize("place", ["bucket", "folder"])
@@ -655,10 +656,10 @@ def test_one_file_can_be_fetched(emulator: Emulator, storage: ArtifactFetcher, t
     ("uri", "error", "words"),
     [
         ("gs://{bucket}/missing.whl", NotFound, "There is no object gs://{bucket}/missing.whl"),
-        ("gs://no-such-bucket/x.whl", NotFound, "There is no object gs://no-such-bucket/x.whl"),
-        ("gs://{bucket}", InvalidArgument, "is a bucket; expected a single object"),
+        ("gs://no-such-bucket/x.whl", NotFound, "There is no bucket no-such-bucket"),
+        ("gs://{bucket}", InvalidArgument, "gs://{bucket}/ is a folder; expected a single file"),
         ("{folder}", InvalidArgument, "is a folder; expected a single file"),
-        ("{folder}/missing", NotFound, "{folder}/missing does not exist on the server's machine"),
+        ("{folder}/missing", NotFound, "There is no file {folder}/missing on the server's machine"),
     ],
 )
 def test_one_file_that_is_none(

@@ -17,11 +17,15 @@ from pathlib import Path
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, copy_folder
 from serving.artifacts.storage.file_store import FileStore
-from serving.artifacts.storage.file_system import FileInfo
-from serving.artifacts.storage.gcs import GcsClient, GcsSourceFolder, emulator_host
-from serving.artifacts.storage.local_files import LocalSourceFolder, find_local_file
-from serving.artifacts.storage.source_folder import MAX_FILES, SourceFolder, check_file_names, digest_listing
-from serving.artifacts.storage.uris import parse_storage_uri
+from serving.artifacts.storage.file_system import (
+    MAX_FILES,
+    FileInfo,
+    check_file_names,
+    digest_listing,
+    name_in_folder,
+)
+from serving.artifacts.storage.gcs import emulator_host
+from serving.artifacts.storage.local_file_system import LocalFileSystem
 
 __all__ = [
     "MAX_FILES",
@@ -60,8 +64,7 @@ class ArtifactFetcher:
         folders: LocalFolderPolicy | None = None,
     ) -> None:
         self._cache = ArtifactCache(cache, capacity)
-        self._gcs = GcsClient(retry_seconds)
-        self._folders = folders or LocalFolderPolicy()
+        self._files = FileStore(retry_seconds=retry_seconds, folders=folders)
 
     def fetch(self, uri: str, destination: Path) -> FetchResult:
         """Copy the folder `uri` to `destination`, which must not exist; it appears complete or not at all.
@@ -69,15 +72,18 @@ class ArtifactFetcher:
         Raises InvalidArgument (not a folder, too many files, unsafe names, unknown scheme), NotFound,
         PermissionDenied, or Unavailable when the storage keeps failing or the source changes meanwhile.
         """
-        folder = self._open_source(uri)
-        files = folder.list_files()
-        check_file_names(folder.uri, files)
-        digest = digest_listing(folder.uri, files)
-        if isinstance(folder, LocalSourceFolder):
-            copy_folder(files, folder.copy_file, destination)
+        system, name = self._files.resolve(uri)
+        folder = system.uri(name).rstrip("/")
+        found = system.list_tree(name)
+        names = [name_in_folder(file, folder) for file in found]
+        check_file_names(folder, names)
+        files = dict(zip(names, found, strict=True))
+        digest = digest_listing(folder, files)
+        if isinstance(system, LocalFileSystem):
+            copy_folder(files, system.download, destination)
         else:
-            self._cache.fetch(digest, files, folder.copy_file, destination)
-        return FetchResult(len(files), sum(file.size for file in files), digest)
+            self._cache.fetch(digest, files, system.download, destination)
+        return FetchResult(len(files), sum(file.size for file in found), digest)
 
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
         """Copy what `make` puts into a folder to the new folder `destination`; cached by `digest`."""
@@ -93,21 +99,12 @@ class ArtifactFetcher:
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
         """Copy one file into `destination_dir` under its own name. Raises as `fetch` does."""
-        bucket, name = parse_storage_uri(uri)
-        folder, file = (
-            self._gcs.find_object(bucket, name) if bucket else find_local_file(Path(name), self._folders)
-        )
-        check_file_names(folder.uri, [file])
+        system, name = self._files.resolve(uri)
+        file = system.stat(name)
+        folder, _, own_name = file.uri.rpartition("/")
+        check_file_names(folder, [own_name])
         destination_dir.mkdir(parents=True, exist_ok=True)
-        target = destination_dir / file.name
+        target = destination_dir / own_name
         partial = target.with_name(f".{target.name}.part")
-        folder.copy_file(file, partial)
+        system.download(file, partial)
         return partial.rename(target)
-
-    def _open_source(self, uri: str) -> SourceFolder:
-        bucket, name = parse_storage_uri(uri)
-        return (
-            GcsSourceFolder(self._gcs, bucket, name)
-            if bucket
-            else LocalSourceFolder(Path(name), self._folders)
-        )

@@ -12,18 +12,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
+from serving.artifacts.storage.file_system import FileInfo
 from serving.artifacts.storage.gcs import MAX_CONCURRENT_REQUESTS
 from serving.artifacts.storage.local_files import copy_content, sync_to_disk
-from serving.artifacts.storage.source_folder import SourceFile
 
 _DIGEST = re.compile("[0-9a-f]{64}")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +51,27 @@ class ArtifactCache:
     def fetch(
         self,
         digest: str,
-        files: Sequence[SourceFile],
-        copy: Callable[[SourceFile, Path], None],
+        files: Mapping[str, FileInfo],
+        download: Callable[[FileInfo, Path], None],
         destination: Path,
     ) -> None:
-        """Copy the entry `digest` to `destination`; a missing entry is first filled with `copy`."""
+        """Copy the entry `digest` to `destination`; a missing entry is first filled with `download`.
+
+        `files` are by their names in the entry.
+        """
         self._locks.mkdir(parents=True, exist_ok=True)
         self._partial.mkdir(exist_ok=True)
         entry = self._root / digest
         self._remove_leftovers()
         with self._lock_entry(digest):
             if not entry.is_dir():
-                self._evict_entries(sum(file.size for file in files))
-                _copy_all(files, copy, self._partial / digest, entry)
+                self._evict_entries(sum(file.size for file in files.values()))
+                _copy_all(files, download, self._partial / digest, entry)
                 sync_to_disk(self._root)
             now = time.time_ns()
             os.utime(entry, ns=(now, now))
             # Not linked: what the code of a model does to its files must not change another version's.
-            copy_folder(files, lambda file, target: copy_content(entry / file.name, target), destination)
+            copy_folder({name: entry / name for name in files}, copy_content, destination)
 
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
         """Copy the entry `digest` to `destination`; a missing entry is first filled by `make`.
@@ -179,7 +184,7 @@ def _copy_tree(source: Path, destination: Path) -> None:
         copy_content(Path(file), Path(target))
         shutil.copystat(file, target)
 
-    partial = destination.with_name(f".{destination.name}.part")
+    partial = _partial_of(destination)
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial, symlinks=True, copy_function=copy_with_metadata)
     partial.rename(destination)
@@ -197,30 +202,32 @@ def _folder_size(entry: Path) -> int:
     return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
 
 
-def copy_folder(
-    files: Sequence[SourceFile], copy: Callable[[SourceFile, Path], None], destination: Path
-) -> None:
-    """Copy files to a new folder, which appears when complete."""
-    _copy_all(files, copy, destination.with_name(f".{destination.name}.part"), destination)
+def copy_folder(sources: Mapping[str, T], copy: Callable[[T, Path], None], destination: Path) -> None:
+    """Copy files, by name, to a new folder, which appears when complete."""
+    _copy_all(sources, copy, _partial_of(destination), destination)
     sync_to_disk(destination.parent)
 
 
+def _partial_of(destination: Path) -> Path:
+    return destination.with_name(f".{destination.name}.part")
+
+
 def _copy_all(
-    files: Sequence[SourceFile], copy: Callable[[SourceFile, Path], None], partial: Path, destination: Path
+    sources: Mapping[str, T], copy: Callable[[T, Path], None], partial: Path, destination: Path
 ) -> None:
     shutil.rmtree(partial, ignore_errors=True)
-    for folder in {(partial / file.name).parent for file in files}:
+    for folder in {(partial / name).parent for name in sources}:
         folder.mkdir(parents=True, exist_ok=True)
 
-    def copy_one(file: SourceFile) -> None:
-        target = partial / file.name
-        copy(file, target)
+    def copy_one(name: str, source: T) -> None:
+        target = partial / name
+        copy(source, target)
         # Read-only, so that nothing is written to it by mistake.
         target.chmod(0o444)
         sync_to_disk(target)
 
     with ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS) as pool:
-        copies = [pool.submit(copy_one, file) for file in files]
+        copies = [pool.submit(copy_one, name, source) for name, source in sources.items()]
         try:
             for done in as_completed(copies):
                 done.result()

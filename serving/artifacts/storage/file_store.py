@@ -7,11 +7,10 @@ from pathlib import PurePath
 from typing import BinaryIO
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.storage.file_system import FileInfo, FileSystem
+from serving.artifacts.storage.file_system import FileInfo, FileSystem, parse_storage_uri
 from serving.artifacts.storage.gcs import GcsClient
 from serving.artifacts.storage.gcs_file_system import GcsFileSystem
 from serving.artifacts.storage.local_file_system import LocalFileSystem
-from serving.artifacts.storage.uris import parse_storage_uri
 from serving.errors import InvalidArgument, NotFound
 
 
@@ -30,10 +29,15 @@ class FileStore:
         self._gcs = GcsClient(retry_seconds)
         self.folders = folders or LocalFolderPolicy()
 
+    def resolve(self, uri: str) -> tuple[FileSystem, str]:
+        """The file system of a URI, and the name in it."""
+        bucket, name = parse_storage_uri(uri)
+        return (GcsFileSystem(self._gcs, bucket) if bucket else LocalFileSystem(self.folders), name)
+
     def glob(self, pattern: str) -> list[FileInfo]:
         """The files of an exact path, `folder/*` or `prefix*`, sorted by URI.
 
-        A `*` matches no slash. Folders, their placeholder objects, and names that start with a dot are left
+        A `*` matches no slash. Folders, their systemholder objects, and names that start with a dot are left
         out. Raises NotFound when nothing matches, and InvalidArgument for a folder, or a `*` that is not at
         the end.
         """
@@ -41,13 +45,14 @@ class FileStore:
             raise InvalidArgument(
                 f"{pattern} has a * that is not its last character; write FOLDER/* or PREFIX*."
             )
-        place, name = self._file_system_of(pattern)
+        system, name = self.resolve(pattern)
         if not pattern.endswith("*"):
-            return [place.stat(name)]
-        found = [item for item in place.list_prefix(name[:-1]) if not PurePath(item.uri).name.startswith(".")]
+            return [system.stat(name)]
+        listed = system.list_prefix(name[:-1])
+        found = [item for item in listed if not PurePath(item.uri).name.startswith(".")]
         if not found:
             raise NotFound(
-                f"No file matches {place.uri(name)}. Check the path; a * reaches files of one folder only, "
+                f"No file matches {system.uri(name)}. Check the path; a * reaches files of one folder only, "
                 "none below it and none whose name starts with a dot."
             )
         return sorted(found, key=lambda item: item.uri)
@@ -56,10 +61,10 @@ class FileStore:
         """Read a file found before, from byte `start` on, as it is stored: a gzip object stays compressed.
 
         Sequential, in bounded memory. Opening, reading or, for a local file, closing raises Unavailable when
-        the file has been replaced, changed or removed since it was found.
+        the file has been resystemd, changed or removed since it was found.
         """
-        place, name = self._file_system_of(item.uri)
-        return place.open(name, item, start)
+        system, _ = self.resolve(item.uri)
+        return system.open(item, start)
 
     def create(self, uri: str) -> AbstractContextManager[BinaryIO]:
         """Write a file sequentially, in bounded memory.
@@ -67,59 +72,55 @@ class FileStore:
         It appears when the block ends, replacing one of its name, or not at all when the block raises. Local
         folders are made. Leave closing the file to the block.
         """
-        place, name = self._file_system_of(uri)
-        return place.create(name)
+        system, name = self.resolve(uri)
+        return system.create(name)
 
     def read(self, uri: str) -> bytes:
         """The content of a small file, as it is stored. Raises NotFound."""
-        place, name = self._file_system_of(uri)
-        return place.read(name)
+        system, name = self.resolve(uri)
+        return system.read(name)
 
     def write(self, uri: str, data: bytes) -> None:
-        """Create or replace a file. Local folders are made."""
-        place, name = self._file_system_of(uri)
-        place.write(name, data)
+        """Create or resystem a file. Local folders are made."""
+        system, name = self.resolve(uri)
+        system.write(name, data)
 
     def create_if_absent(self, uri: str, data: bytes) -> bool:
         """Create a file unless it exists; of several callers exactly one gets True."""
-        place, name = self._file_system_of(uri)
-        return place.create_if_absent(name, data)
+        system, name = self.resolve(uri)
+        return system.create_if_absent(name, data)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file within its bucket or machine; replaces a file of the new name.
+        """Rename a file within its bucket or machine; resystems a file of the new name.
 
         Local folders are made. Raises NotFound. An interrupted move in a bucket may leave both.
         """
-        (place, name), (target_place, target_name) = (
-            self._file_system_of(source),
-            self._file_system_of(target),
+        (system, name), (target_system, target_name) = (
+            self.resolve(source),
+            self.resolve(target),
         )
-        if place != target_place:
+        if system != target_system:
             raise InvalidArgument(f"{source} cannot be moved to {target}, which is not in the same storage.")
-        place.move(name, target_name)
+        system.move(name, target_name)
 
     def delete(self, uri: str) -> None:
         """Remove a file if it exists."""
-        place, name = self._file_system_of(uri)
-        place.delete(name)
+        system, name = self.resolve(uri)
+        system.delete(name)
 
     def delete_partials(self, uri: str) -> None:
         """Remove what killed processes have written of a file; a process still writing it fails."""
-        place, name = self._file_system_of(uri)
-        place.delete_partials(name)
+        system, name = self.resolve(uri)
+        system.delete_partials(name)
 
     def delete_folder(self, uri: str) -> None:
         """Remove everything below a folder, if it exists, and a local folder itself too."""
-        place, name = self._file_system_of(uri)
+        system, name = self.resolve(uri)
         if not name.strip("/"):
             raise InvalidArgument(f"{uri} is a whole storage, not a folder of one; it is not removed.")
-        place.delete_folder(name)
+        system.delete_folder(name)
 
     def list(self, uri: str) -> list[FileInfo]:
         """Every complete file below a folder at any depth, sorted by URI."""
-        place, name = self._file_system_of(uri)
-        return sorted(place.list(name), key=lambda item: item.uri)
-
-    def _file_system_of(self, uri: str) -> tuple[FileSystem, str]:
-        bucket, name = parse_storage_uri(uri)
-        return (GcsFileSystem(self._gcs, bucket) if bucket else LocalFileSystem(self.folders), name)
+        system, name = self.resolve(uri)
+        return sorted(system.list(name), key=lambda item: item.uri)

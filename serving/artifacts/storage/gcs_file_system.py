@@ -1,18 +1,24 @@
-"""Single objects of Cloud Storage."""
+"""The objects of a bucket."""
 
 from __future__ import annotations
 
+import gzip
 import io
+import shutil
 import uuid
+import zlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from serving.artifacts.storage.file_system import FileInfo, file_changed_error
+from serving.artifacts.storage.file_system import MAX_LISTED, FileInfo, file_changed_error, is_folder_error
 from serving.artifacts.storage.gcs import MAX_CONCURRENT_REQUESTS, GcsClient, bucket_not_found, emulator_host
-from serving.errors import InvalidArgument, NotFound
+from serving.errors import InvalidArgument, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 # Bytes per request of a download or an upload; Cloud Storage asks for a multiple of 256 KiB.
 _CHUNK = 8 << 20
 _BUFFER = 128 << 10
-_LISTED_FIELDS = "items(name,size,generation,contentEncoding),nextPageToken"
+_LISTED_FIELDS = "items(name,size,generation,contentEncoding,crc32c),nextPageToken"
 _CONTENT_TYPE = "application/octet-stream"
 
 
@@ -40,24 +46,55 @@ class GcsFileSystem:
         blob = self._get_blob(name) if name else None
         if blob is not None:
             return self._to_file_info(blob)
-        uri = self.uri(name)
-        if self._list_blobs(f"{name}/" if name else "", max_results=1):
-            raise InvalidArgument(f"{uri} is a folder; write {uri.rstrip('/')}/* for the files in it.")
+        if not name or self._list_blobs(f"{name}/", max_results=1):
+            raise is_folder_error(self.uri(name))
         raise self._not_found_error(name)
 
-    def list_prefix(self, stem: str) -> list[FileInfo]:
+    def list_prefix(self, stem: str) -> Sequence[FileInfo]:
         """Objects of one level."""
-        return [self._to_file_info(blob) for blob in self._list_blobs(stem, delimiter="/") if _is_file(blob)]
+        return self._list_files(stem, delimiter="/")
 
-    def list(self, folder: str) -> list[FileInfo]:
+    def list(self, folder: str) -> Sequence[FileInfo]:
         """Every object below a prefix."""
         with suppress(NotFound):
-            blobs = self._list_blobs(f"{folder}/" if folder else "")
-            return [self._to_file_info(blob) for blob in blobs if _is_file(blob)]
+            return self._list_files(f"{folder}/" if folder else "")
         return []
 
-    def open(self, name: str, item: FileInfo, start: int) -> BinaryIO:
+    def list_tree(self, folder: str) -> Sequence[FileInfo]:
+        """Every object below a prefix."""
+        # With its slash, or gs://b/model would also take in gs://b/model2.
+        if found := self._list_files(f"{folder}/" if folder else "", limit=MAX_LISTED):
+            return found
+        uri = self.uri(folder).rstrip("/")
+        if folder and self._get_blob(folder) is not None:
+            parent = uri.rpartition("/")[0]
+            raise InvalidArgument(f"{uri} is a single object, not a folder. Give its folder: {parent}")
+        raise NotFound(
+            f"There is no object below {uri}/. Check the name, or upload the model's files there first."
+        )
+
+    def download(self, item: FileInfo, target: Path) -> None:
+        """Download the generation that was found, and check its listed checksum."""
+        import google_crc32c  # noqa: PLC0415
+
+        changed = file_changed_error(item.uri, "copied")
+        with self.gcs.translate_errors(item.uri, changed), target.open("wb") as file:
+            # The client checks no download that it had to resume, so the sum is taken here. Raw: the sum
+            # is that of the stored bytes, also of objects that are stored compressed.
+            writer = _ChecksumWriter(file, google_crc32c.Checksum())  # type: ignore[no-untyped-call]
+            blob = self._blob(self._name_of(item), int(item.version))
+            blob.download_to_file(writer, raw_download=True, checksum=None, **self.gcs.call_options)
+        if writer.base64_checksum != item.crc32c:
+            raise Unavailable(
+                f"{item.uri} arrived damaged: its CRC32C is {writer.base64_checksum}, not {item.crc32c}; "
+                "try again."
+            )
+        if item.gzip:
+            _decompress_file(item.uri, target)
+
+    def open(self, item: FileInfo, start: int) -> BinaryIO:
         """The generation that was found, in chunks."""
+        name = self._name_of(item)
 
         def fetch_range(first: int, end: int) -> bytes:
             return self._download_range(name, int(item.version), first, end)
@@ -157,9 +194,20 @@ class GcsFileSystem:
             options |= {"fields": _LISTED_FIELDS, **self.gcs.call_options}
             return [*self.gcs.google_client.list_blobs(self.bucket, prefix=prefix, **options)]
 
+    def _list_files(self, prefix: str, *, limit: int | None = None, **options: Any) -> Sequence[FileInfo]:
+        """Without folder placeholders, at most `limit`."""
+        with self.gcs.translate_errors(self.uri(prefix), bucket_not_found(self.bucket)):
+            options |= {"fields": _LISTED_FIELDS, **self.gcs.call_options}
+            blobs = self.gcs.google_client.list_blobs(self.bucket, prefix=prefix, **options)
+            files = (self._to_file_info(blob) for blob in blobs if not blob.name.endswith("/"))
+            return list(islice(files, limit))
+
     def _to_file_info(self, blob: Any) -> FileInfo:
-        gzip = blob.content_encoding == "gzip"
-        return FileInfo(self.uri(blob.name), blob.size, str(blob.generation), gzip)
+        is_packed = blob.content_encoding == "gzip"
+        return FileInfo(self.uri(blob.name), blob.size, str(blob.generation), is_packed, blob.crc32c or "")
+
+    def _name_of(self, item: FileInfo) -> str:
+        return item.uri.removeprefix(self.uri(""))
 
     def _download_range(self, name: str, generation: int, first: int, end: int) -> bytes:
         """The bytes from `first` to before `end` of one generation of an object, as they are stored."""
@@ -199,10 +247,6 @@ class GcsFileSystem:
             yield
 
 
-def _is_file(blob: Any) -> bool:
-    return not blob.name.endswith("/")
-
-
 class _ChunkedReader(io.RawIOBase):
     """The bytes from `start` to before `end` of what `fetch(first, end)` gives, one chunk in memory."""
 
@@ -229,3 +273,33 @@ class _ChunkedReader(io.RawIOBase):
         target[:count] = self._chunk[:count]
         self._chunk = self._chunk[count:]
         return count
+
+
+class _ChecksumWriter:
+    """Writes to a file and computes the CRC32C."""
+
+    def __init__(self, file: IO[bytes], checksum: Any) -> None:
+        self._file = file
+        self._checksum = checksum
+
+    def write(self, data: bytes) -> int:
+        self._checksum.update(data)
+        return self._file.write(data)
+
+    @property
+    def base64_checksum(self) -> str:
+        """Base64 of the four bytes, as Cloud Storage writes it."""
+        return b64encode(self._checksum.digest()).decode()
+
+
+def _decompress_file(uri: str, path: Path) -> None:
+    packed = path.with_name(f".{path.name}.gz")
+    path.rename(packed)
+    try:
+        with gzip.open(packed) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidArgument(
+            f"{uri} is marked `Content-Encoding: gzip`, but is not gzip: {error}"
+        ) from error
+    packed.unlink()

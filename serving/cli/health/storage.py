@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Mapping
 
 from serving.artifacts.storage import FileStore, emulator_host
+from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.artifacts.storage.gcs import GcsClient, bucket_not_found
-from serving.artifacts.storage.uris import parse_storage_uri
 from serving.cli.health.result import CheckResult, report_failure, report_ok, report_warning
 from serving.errors import ServingError
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.storage.uris import parse_storage_uri
+from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.logs import formatters
 
 BIGQUERY = "bq://"

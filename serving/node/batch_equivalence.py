@@ -159,6 +159,8 @@ def _compare_batched_answers(runtime: Runtime, accelerated: Predict | None, rows
         for size in output_equality.BATCH_SIZES[1:]:
             others += [(yield from output_equality.predict_stepwise(reference, rows, size))]
         own = output_equality.measure_spread(single, others)
+        if worst := output_equality.describe_dependence(single, own):
+            return BatchingDecision(False, f"rows that are predicted together influence each other: {worst}")
     allowed = output_equality.compute_tolerance(single, own, exact=runtime.exact)
     sizes = sorted({min(size, count_rows(rows)) for size in _BATCH_SIZES})
     tries = [(reference, size) for size in sizes]

@@ -61,6 +61,18 @@ def measure_spread(answers: Batch, regrouped: Iterable[Batch]) -> Tolerance:
     return found
 
 
+def describe_dependence(answers: Batch, spread: Tolerance) -> str:
+    """By how much answers differ between groupings, in words, where that is more than rounding; "" elsewhere.
+
+    What rounding changes is in the second half of a number's digits: rows that differ in the first half have
+    influenced each other.
+    """
+    for name, values in _name_outputs(answers).items():
+        if values.dtype.kind == "f" and spread.get(name, 0.0) > _largest_rounding(values):
+            return f"output {name or 'of the model'} by {spread[name]:.3g}"
+    return ""
+
+
 def zero_tolerance(answers: Batch) -> Tolerance:
     """Not a single bit may differ."""
     return dict.fromkeys(_name_outputs(answers), 0.0)
@@ -138,6 +150,11 @@ def _max_distance(values: NDArray[Any], other: NDArray[Any]) -> float:
 def _largest_ulp(values: NDArray[Any]) -> float:
     finite = values[np.isfinite(values)]
     return float(np.spacing(np.max(np.abs(finite)))) if finite.size else 0.0
+
+
+def _largest_rounding(values: NDArray[Any]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.sqrt(np.finfo(values.dtype).eps) * np.max(np.abs(finite), initial=0.0))
 
 
 def _name_outputs(batch: Batch) -> Mapping[str, NDArray[Any]]:

@@ -100,6 +100,12 @@ class Lease:
         self.granted = granted
         self.arrived = arrived
 
+    @property
+    def waited_for_start(self) -> bool:
+        """Whether the node became ready while the request waited."""
+        ready_at = self.node.ready_at
+        return self.arrived is not None and ready_at is not None and ready_at > self.arrived
+
     def read_mark(self) -> Mark:
         """How far the node got with the request; after its end too."""
         return self.node.read_mark(self.slot)

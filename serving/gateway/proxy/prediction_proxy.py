@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +23,7 @@ from serving.errors import (
     http_status,
 )
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.proxy.node_client import NodeClient, NodeReply, ReceiveBudget
+from serving.gateway.proxy.node_client import NodeClient, NodeReply, ReceiveBudget, ReplyCallback
 from serving.gateway.proxy.observation import (
     ObservedPrediction,
     PredictionObserver,
@@ -35,7 +34,7 @@ from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.retry import RetryingSender
 from serving.gateway.proxy.route import PredictionRoute, parse_route
 from serving.gateway.proxy.routing_table import RouteTarget, RoutingTable
-from serving.gateway.proxy.server_timing import without_server_timing
+from serving.gateway.proxy.server_timing import with_server_timing, without_server_timing
 from serving.gateway.proxy.timeouts import (
     Deadline,
     TimeoutBucket,
@@ -86,7 +85,7 @@ class PredictionProxy:
         self.request_timeout = settings.request_timeout
         self.timeouts = TimeoutQueue(settings.request_timeout)
         self.node_clients: dict[str, NodeClient] = {}
-        self._retrying_sender = RetryingSender(routing_table, activator, self._get_node_client)
+        self._retrying_sender = RetryingSender(activator, self._get_node_client)
         self._retry_tasks: set[asyncio.Task[None]] = set()
 
     def can_handle(self, method: str, path: str) -> bool:
@@ -177,9 +176,10 @@ class PredictionProxy:
 class ProxiedRequest:
     """One prediction request, from its head to its reply.
 
-    `dispatch` sets `target`, `timeout` and `deadline`, and on the fast path `_lease` and what follows it.
-    `retry_deadline` is set once the request is handed to the retry task. `losses` counts the nodes that were
-    lost with the request inside, `deaths` those of them that may have died of it.
+    `find_target` sets `target`, `dispatch` sets `timeout` and `deadline`, and on the fast path `_lease` and
+    `_timeout_bucket`; `send` sets what follows. `retry_deadline` is set once the request is handed to the
+    retry task. `losses` counts the nodes that were lost with the request inside, `deaths` those of them that
+    may have died of it.
     """
 
     # Defaults on the class: most requests never set these.
@@ -193,13 +193,14 @@ class ProxiedRequest:
     _node_seconds = 0.0
     _frame_number = -1
     _held_bytes = 0
+    _encoded_metadata = b""
 
     target: RouteTarget
     timeout: float
     deadline: float
     _lease: Lease
-    _node_client: NodeClient
     _timeout_bucket: TimeoutBucket
+    _node_client: NodeClient
     _sent_at: float
 
     def __init__(
@@ -247,12 +248,7 @@ class ProxiedRequest:
         self._hold_body(len(client_request.body))
         self.timeout = timeout = self._parse_timeout(client_request.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
-        # Again: the version may have been deleted while the body was received.
-        route = self.route
-        self.target = target = proxy.routing_table.find_target(route.target_key)
-        encoded_metadata = (
-            b"" if route.metadata is DEFAULT_METADATA else route.encode_for_version(target.name.version)
-        )
+        target = self.find_target()  # again: it may have been deleted while the body was received
         if proxy.limits is not None:
             proxy.limits.acquire(target)
             self._limited_target = target
@@ -265,19 +261,10 @@ class ProxiedRequest:
             lease.release()
             proxy.start_retry(self)
             return
-        self._lease, self._node_client, self._is_in_node = lease, client, True
+        self._lease, self._is_in_node = lease, True
         self._timeout_bucket = bucket = proxy.timeouts.bucket_for(timeout)
         bucket.add(self)
-        self.mark_sent(lease, lease.granted)
-        self._frame_number = client.send(
-            self,
-            client_request.body,
-            slot=lease.slot,
-            timeout=timeout,
-            never_batch=False,
-            wants_timing=self._trace is not None,
-            encoded_metadata=encoded_metadata,
-        )
+        self.send(client, lease, self, timeout, lease.granted)
 
     def _hold_body(self, size: int) -> None:
         """Count the body until it is answered. Raises ResourceExhausted."""
@@ -300,15 +287,40 @@ class ProxiedRequest:
 
     # ---- inside a node
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether the node is asked for its timing."""
-        return self._trace is not None
+    def find_target(self) -> RouteTarget:
+        """Find the version that answers now; raises NotFound. Called before each lease."""
+        route = self.route
+        self.target = target = self._proxy.routing_table.find_target(route.target_key)
+        self._encoded_metadata = (
+            b"" if route.metadata is DEFAULT_METADATA else route.encode_for_version(target.name.version)
+        )
+        return target
 
-    def mark_sent(self, lease: Lease, now: float) -> None:
-        self._sent_at = now
+    def send(
+        self, client: NodeClient, lease: Lease, callback: ReplyCallback, timeout: float, now: float
+    ) -> None:
+        """Send the body to the node of a lease, which may take `timeout` seconds."""
+        self._node_client, self._sent_at = client, now
+        trace = self._trace
+        if trace is not None:
+            trace.begin_node_span(lease)
+        self._frame_number = client.send(
+            callback,
+            self._client_request.body,
+            slot=lease.slot,
+            timeout=timeout,
+            never_batch=self.deaths > 0,
+            wants_timing=trace is not None or lease.waited_for_start,
+            encoded_metadata=self._encoded_metadata,
+        )
+
+    def adapt_timing(self, reply: NodeReply, lease: Lease) -> NodeReply:
+        """The reply with what its client gets to see of the node's timing."""
+        if lease.waited_for_start:
+            return replace(reply, headers=with_server_timing(lease, reply.headers))
         if self._trace is not None:
-            self._trace.begin_node_span(lease)
+            return replace(reply, headers=without_server_timing(reply.headers))
+        return reply
 
     def mark_returned(self, reply: NodeReply | None, now: float) -> None:
         """The request left the node; `reply` is None if it was lost or cancelled."""
@@ -321,7 +333,7 @@ class ProxiedRequest:
         try:
             now = self._release_lease(reply)
             if self._trace is not None:
-                reply = replace(reply, headers=without_server_timing(reply.headers))
+                reply = self.adapt_timing(reply, self._lease)
         except Exception:
             self.fail()
         else:
@@ -340,7 +352,7 @@ class ProxiedRequest:
         self._proxy.start_retry(self, self._lease)
 
     def expire(self) -> None:
-        self._cancel_in_node()
+        self.cancel_in_node()
         self._release_lease(None)
         self.refuse(deadline_exceeded_error(self.timeout))
 
@@ -351,17 +363,14 @@ class ProxiedRequest:
             return
         if self._is_in_node:
             self._timeout_bucket.remove(self)
-            self._cancel_in_node()
+            self.cancel_in_node()
             self._release_lease(None)
         self.refuse(deadline_exceeded_error(self.timeout) if is_late else client_gone_error())
 
-    def _cancel_in_node(self) -> None:
-        self._node_client.cancel(self._frame_number, self.detach_body_release())
-
-    def detach_body_release(self) -> Callable[[], None]:
-        """A callback that releases the body's bytes; they may stay in use after the request ends."""
+    def cancel_in_node(self) -> None:
+        """Withdraw it; the body's bytes may stay in use after the request ends."""
         size, self._held_bytes = self._held_bytes, 0
-        return partial(self._proxy.release_bytes, size)
+        self._node_client.cancel(self._frame_number, partial(self._proxy.release_bytes, size))
 
     def _release_lease(self, reply: NodeReply | None) -> float:
         self._is_in_node = False
@@ -410,7 +419,7 @@ class ProxiedRequest:
         if self._is_in_node:
             self._is_in_node = False
             self._timeout_bucket.remove(self)
-            self._cancel_in_node()
+            self.cancel_in_node()
             self._lease.release()
         self.refuse(Internal("Internal error encountered."))
 

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Protocol
 
 from autoscaler.activator import Activator, Lease
@@ -26,10 +25,8 @@ from serving.errors import (
     Unavailable,
     find_shortage,
 )
-from serving.gateway.proxy.node_client import ConnectError, NodeClient, NodeReply
-from serving.gateway.proxy.route import PredictionRoute
-from serving.gateway.proxy.routing_table import RouteTarget, RoutingTable
-from serving.gateway.proxy.server_timing import with_server_timing, without_server_timing
+from serving.gateway.proxy.node_client import ConnectError, NodeClient, NodeReply, ReplyCallback
+from serving.gateway.proxy.routing_table import RouteTarget
 from serving.gateway.proxy.timeouts import Deadline, client_gone_error
 
 logger = logging.getLogger(__name__)
@@ -50,7 +47,6 @@ class RetryableRequest(Protocol):
     """
 
     target: RouteTarget
-    route: PredictionRoute
     waits: tuple[Lease, ...]
     losses: int
     deaths: int
@@ -58,29 +54,26 @@ class RetryableRequest(Protocol):
     @property
     def body(self) -> bytes: ...
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether the node is asked for its timing."""
+    def find_target(self) -> RouteTarget:
+        """The version that answers now; raises NotFound."""
 
-    def detach_body_release(self) -> Callable[[], None]:
-        """A callback that releases the body's bytes; they may stay in use after the request ends."""
+    def send(
+        self, client: NodeClient, lease: Lease, callback: ReplyCallback, timeout: float, now: float
+    ) -> None: ...
 
-    def mark_sent(self, lease: Lease, now: float) -> None: ...
+    def cancel_in_node(self) -> None: ...
 
     def mark_returned(self, reply: NodeReply | None, now: float) -> None:
         """The request left the node; `reply` is None if it was lost or cancelled."""
+
+    def adapt_timing(self, reply: NodeReply, lease: Lease) -> NodeReply:
+        """The reply with what its client gets to see of the node's timing."""
 
 
 class RetryingSender:
     """Sends requests until a node replies. `find_client` returns None for a node that is gone."""
 
-    def __init__(
-        self,
-        routing_table: RoutingTable,
-        activator: Activator,
-        find_client: Callable[[Node], NodeClient | None],
-    ) -> None:
-        self._routing_table = routing_table
+    def __init__(self, activator: Activator, find_client: Callable[[Node], NodeClient | None]) -> None:
         self._activator = activator
         self._find_client = find_client
 
@@ -99,7 +92,7 @@ class RetryingSender:
             _check_deadline(deadline, lost_lease)
         while True:
             # Looked up for each attempt, right before the lease: leasing a deleted version would wake it.
-            request.target = target = self._routing_table.find_target(request.route.target_key)
+            target = request.find_target()
             with translate_scaling_errors(target):
                 async with self._activator.lease(target.spec, len(request.body), deadline) as lease:
                     try:
@@ -119,43 +112,26 @@ class RetryingSender:
         self, request: RetryableRequest, lease: Lease, deadline: Deadline
     ) -> NodeReply | None:
         """The node's reply; None if the node was lost."""
-        node = lease.node
-        client = self._find_client(node)
+        client = self._find_client(lease.node)
         if client is None:
             raise ConnectError
         if not client.is_connected:
             await client.connect()
         if deadline.is_cancelled:
             raise client_gone_error()
-        waited_for_start = (
-            lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
-        )
         if lease.arrived is not None:
             request.waits = (*request.waits, lease)
         callback = _FutureReply()
         reply: NodeReply | None = None
-        request.mark_sent(lease, self._activator.clock())
-        number = client.send(
-            callback,
-            request.body,
-            slot=lease.slot,
-            timeout=max(deadline.remaining, 0.001),
-            never_batch=request.deaths > 0,
-            wants_timing=waited_for_start or request.is_traced,
-            encoded_metadata=request.route.encode_for_version(request.target.name.version),
-        )
+        request.send(client, lease, callback, max(deadline.remaining, 0.001), self._activator.clock())
         try:
             reply = await deadline.wait(callback.reply)
         except BaseException:
-            client.cancel(number, request.detach_body_release())
+            request.cancel_in_node()
             raise
         finally:
             request.mark_returned(reply, self._activator.clock())
-        if reply is None:
-            return None
-        if waited_for_start:
-            return replace(reply, headers=with_server_timing(lease, reply.headers))
-        return replace(reply, headers=without_server_timing(reply.headers)) if request.is_traced else reply
+        return None if reply is None else request.adapt_timing(reply, lease)
 
 
 class _FutureReply:

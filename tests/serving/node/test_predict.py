@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.schema_inference import unknown_schema
+from tests.bounds import HANG_SECONDS
 from tests.serving.node.asking import Asked, Reply, ask
 
 
@@ -59,6 +61,19 @@ class Peeking:
 
     def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         return unknown_schema("fake")
+
+
+class Held(Peeking):
+    """Has computed when it is let go."""
+
+    def __init__(self, board: bytearray) -> None:
+        super().__init__(board)
+        self.let_go = threading.Event()
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+        doubled = super().predict(instances, **parameters)
+        assert self.let_go.wait(HANG_SECONDS)
+        return doubled
 
 
 @contextmanager
@@ -155,7 +170,7 @@ def test_a_client_may_ask_where_the_time_went(short: bool) -> None:
 
 def test_waiting_is_told_apart_from_computing() -> None:
     """The second of two requests that cannot share a call waits for the first."""
-    runtime = Peeking(bytearray(1), seconds=0.05)
+    runtime = Peeking(bytearray(1), seconds=0.25)  # a busy machine may let the second one come late
     timed = {"wants_timing": True, "never_batch": True}
 
     _, second = together(runtime, ([[1]], timed), ([[2]], timed))
@@ -165,7 +180,7 @@ def test_waiting_is_told_apart_from_computing() -> None:
         for name in ("wait", "infer")
     )
     assert wait >= 50
-    assert infer >= 50
+    assert infer >= 250
 
 
 def test_nobody_is_told_who_does_not_ask() -> None:
@@ -189,25 +204,26 @@ def test_a_request_may_bring_its_own_deadline(timeout: float, status: int) -> No
 
 def test_the_deadline_is_kept_while_the_model_computes() -> None:
     """For each request at its own time, in the queue too."""
-    runtime = Peeking(bytearray(3), seconds=0.3)
+    runtime = Held(bytearray(3))
 
     async def main() -> list[float]:
         start = time.monotonic()
-        times: list[float] = []
+        over: list[float] = []
 
         async def late(seconds: float) -> None:
             reply = await ask(asked, [1], lone=False, seconds=seconds, never_batch=True)
             assert reply.status == 504
             assert "did not answer" in reply.json["error"]["message"]
-            times.append(time.monotonic() - start)
+            assert time.monotonic() - start >= seconds
+            over.append(seconds)
 
-        await asyncio.gather(late(0.1), late(0.05), late(0.15))
-        return times
+        await asyncio.gather(late(0.2), late(0.1), late(0.3))
+        runtime.let_go.set()
+        return over
 
     with predictor(runtime, short=False) as asked:
-        times = asyncio.run(main())
+        assert asyncio.run(main()) == [0.1, 0.2, 0.3]
 
-    assert times == pytest.approx([0.05, 0.1, 0.15], abs=0.04)
     assert len(runtime.calls) == 1
 
 

@@ -202,7 +202,7 @@ def test_a_collector_that_hangs_holds_nothing_up(
         begin = time.monotonic()
         close(made)
 
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 9  # an export alone may take 10
     assert made.span_counts.get_final_counts() == {"sent": 0, "failed": 0, "dropped": 0}
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from serving.gateway.proxy.timeouts import TimeoutQueue
+from tests.stepped_time import advance, run
 
 
 class Waiting:
@@ -29,16 +30,16 @@ def test_each_request_expires_at_its_own_time() -> None:
         deadlines = TimeoutQueue(0.06)
         first, answered = Waiting(deadlines, 0.06), Waiting(deadlines, 0.06)
         hasty = Waiting(deadlines, 0.02)
-        await asyncio.sleep(0.04)
+        await advance(0.04)
         late = Waiting(deadlines, 0.06)
         answered.allowance.remove(answered)
         assert [one.expired for one in (first, hasty, late)] == [False, True, False]
-        await asyncio.sleep(0.04)
+        await advance(0.04)
         assert [one.expired for one in (first, late, answered)] == [True, False, False]
-        await asyncio.sleep(0.05)
+        await advance(0.05)
         assert late.expired and not answered.expired
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_that_begins_when_another_expires_has_its_time() -> None:
@@ -54,12 +55,12 @@ def test_one_that_begins_when_another_expires_has_its_time() -> None:
                 next_ones.append(Waiting(deadlines, 0.02))
 
         Followed(deadlines, 0.02), Waiting(deadlines, 0.02)
-        await asyncio.sleep(0.03)
+        await advance(0.03)
         assert [one.expired for one in next_ones] == [False]
-        await asyncio.sleep(0.03)
+        await advance(0.03)
         assert [one.expired for one in next_ones] == [True]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_times_that_nobody_has_any_more_are_forgotten() -> None:
@@ -73,10 +74,10 @@ def test_times_that_nobody_has_any_more_are_forgotten() -> None:
         assert len(deadlines) == 102
         for one in (*waiting, usual):
             one.allowance.remove(one)
-        await asyncio.sleep(0.02)
+        await advance(0.02)
         assert len(deadlines) == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_timer_is_not_set_for_each() -> None:
@@ -98,7 +99,7 @@ def test_a_timer_is_not_set_for_each() -> None:
             one.allowance.remove(one)
         assert timers == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_that_cannot_be_told_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,11 +114,11 @@ def test_one_that_cannot_be_told_holds_up_no_other(caplog: pytest.LogCaptureFixt
 
         Broken(deadlines, 0.02)
         behind = Waiting(deadlines, 0.02)
-        await asyncio.sleep(0.03)
+        await advance(0.03)
         later = Waiting(deadlines, 0.02)
-        await asyncio.sleep(0.03)
+        await advance(0.03)
         assert behind.expired
         assert later.expired
 
-    asyncio.run(main())
+    run(main())
     assert "OSError: no room" in caplog.text

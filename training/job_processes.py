@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
-from autoscaler import linux
+from autoscaler import linux, machine
 from training import child
 from training.event_loop import EventLoop
 from training.logs.severity import INFO, SeverityParser
@@ -102,6 +102,16 @@ class JobProcesses:
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
         self._loop.call_later(0.0, lambda: self._check_all_gone(deadline))
+
+    def measure_memory(self, enough: int) -> int:
+        """Bytes of memory of all processes: a quick estimate, at least what it is, up to `enough`."""
+        pids = linux.list_descendants()
+        estimate = sum(machine.resident_memory(pid) or 0 for pid in pids)
+        if estimate <= enough:
+            return estimate
+        with contextlib.suppress(ProcessLookupError):  # one has ended meanwhile
+            return machine.measure_memory(*pids).private
+        return 0
 
     def kill_all(self) -> None:
         """Kill all at once, without looking at how they end."""

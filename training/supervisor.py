@@ -43,6 +43,7 @@ SendReport = Callable[[TrainingReport], None]
 ReportMessage = Callable[[Mapping[str, Any]], None]
 
 _HEARTBEAT_SECONDS = 5.0
+_MEMORY_POLL_SECONDS = 0.5
 _TRACEBACK = "Traceback (most recent call last):"
 # Lines of standard error that stand for the reason where there is no traceback.
 _REASON_LINES = 5
@@ -150,6 +151,8 @@ class Supervisor:
         for warning in program.installed.warnings:
             self._write_note(warning, "WARNING")
         self._forks = self._can_fork()
+        if self._request.memory_bytes:
+            self._check_memory()
         self._start_replicas(ReplicaEvent.STARTED)
         if not self._ending:
             self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
@@ -305,6 +308,17 @@ class Supervisor:
             return TrainingReport(failed=failed)
         seconds = time.monotonic() - self._first_start if self._first_start is not None else 0.0
         return TrainingReport(done=TrainingOutcome(seconds, self._replica_seconds))
+
+    def _check_memory(self) -> None:
+        """End a job that takes more than it may, before the machine runs out of it."""
+        most = self._request.memory_bytes
+        taken = self._processes.measure_memory(most)
+        if taken > most and not self._has_ended:
+            self._fail(
+                "RESOURCE_EXHAUSTED",
+                f"The job took {taken >> 20} MiB of memory, and may take {most >> 20} MiB.",
+            )
+        self._loop.call_later(_MEMORY_POLL_SECONDS, self._check_memory)
 
     def _die(self) -> None:
         """The server has gone, and with it everybody who could end this job."""

@@ -32,15 +32,17 @@ class JobRun:
         modules.mkdir(exist_ok=True)
         (modules / f"{MODULE}.py").write_text(dedent(source))
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(modules), "HOME": str(folder)}
-        fields = {"module": MODULE, "job_dir": str(self.job_dir), "environment": environment, **fields}
-        self.request = TrainingRequest(
-            job="job_1",
-            uid="1",
-            scratch_dir=str(folder / "scratch"),
-            log_dir=str(self.log_dir),
-            cache_bytes=1 << 30,
-            **{"cache_dir": str(folder / "cache"), "grace_seconds": 5.0, **fields},
-        )
+        defaults: dict[str, Any] = {
+            "module": MODULE,
+            "job_dir": str(self.job_dir),
+            "environment": environment,
+            "scratch_dir": str(folder / "scratch"),
+            "log_dir": str(self.log_dir),
+            "cache_dir": str(folder / "cache"),
+            "cache_bytes": 1 << 30,
+            "grace_seconds": 5.0,
+        }
+        self.request = TrainingRequest(job="job_1", uid="1", **defaults | fields)
         lifeline, self._lifeline = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "training", str(lifeline)],

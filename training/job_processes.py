@@ -7,14 +7,13 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import NoReturn, Protocol
 
 from autoscaler import linux, machine
 from training import child
 from training.event_loop import EventLoop
 from training.logs.severity import INFO, SeverityParser
-from training.logs.writer import JobLogWriter
 from training.replica_output import LineReader
 
 OnExit = Callable[[int], None]
@@ -23,6 +22,12 @@ OnExit = Callable[[int], None]
 _TAIL_LINES = 25
 # Seconds between two looks at whether killed processes have ended.
 _POLL_SECONDS = 0.02
+
+
+class LineWriter(Protocol):
+    """Takes lines of a task, each a severity and a text."""
+
+    def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None: ...
 
 
 class RunningProcess:
@@ -43,12 +48,12 @@ class RunningProcess:
     def readers(self) -> tuple[LineReader, LineReader]:
         return self._output, self._errors
 
-    def read(self, log: JobLogWriter, reader: LineReader) -> None:
+    def read(self, log: LineWriter, reader: LineReader) -> None:
         lines = reader.read_lines()
         if lines:
             self._write(log, reader, lines)
 
-    def drain(self, log: JobLogWriter) -> None:
+    def drain(self, log: LineWriter) -> None:
         for reader in self.readers:
             for lines in reader.drain():
                 self._write(log, reader, lines)
@@ -63,7 +68,7 @@ class RunningProcess:
     def terminate_group(self) -> None:
         self._started.send_signal(signal.SIGTERM)
 
-    def _write(self, log: JobLogWriter, reader: LineReader, lines: list[str]) -> None:
+    def _write(self, log: LineWriter, reader: LineReader, lines: list[str]) -> None:
         if reader is self._output:
             log.write(self.task, [(INFO, line) for line in lines])
         else:
@@ -74,7 +79,7 @@ class RunningProcess:
 class JobProcesses:
     """Children and other descendants; made in the main thread of a process without other children."""
 
-    def __init__(self, loop: EventLoop, log: JobLogWriter) -> None:
+    def __init__(self, loop: EventLoop, log: LineWriter) -> None:
         linux.set_subreaper(True)
         self._loop = loop
         self._log = log

@@ -17,7 +17,7 @@ from serving.cli.flags.argument_order import CommandTree
 from serving.cli.flags.flag_groups import with_flags
 from serving.cli.flags.settings_flags import with_settings
 from serving.cli.health import doctor
-from serving.cli.local import local_batch, local_predict, prepare_model
+from serving.cli.local import local_batch, local_predict, local_train, prepare_model
 from serving.cli.parity import parity
 from serving.cli.simulation import simulate
 from serving.config import NodeConfig, ServeConfig
@@ -103,7 +103,11 @@ _GROUPS: Mapping[str, _CommandGroup] = {
     ),
     "local": _CommandGroup(
         "Work without a server.",
-        {"predict": local_predict.predict_locally, "batch": local_batch.predict_files_locally},
+        {
+            "predict": local_predict.predict_locally,
+            "batch": local_batch.predict_files_locally,
+            "train": local_train.train_locally,
+        },
     ),
 }
 

@@ -1,0 +1,89 @@
+"""`pilotlight local train`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving import config
+from serving.cli.console import print_warning
+from serving.errors import InvalidArgument
+from serving.predictor.interpreters import resolve_interpreter
+
+# As gcloud has them.
+_DEFAULT_COUNT, _DEFAULT_PORT = 2, 27182
+
+_Count = Annotated[int | None, typer.Option(min=0, help="With --distributed.", show_default=False)]
+
+
+def train_locally(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the program.")
+    ] = None,
+    *,
+    module_name: Annotated[str, typer.Option(metavar="MODULE", help="The module that is run.")],
+    package_path: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="The folder of the package that has the module; the program runs in its parent folder.",
+        ),
+    ] = Path(),
+    job_dir: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Given to the program as --job-dir.", show_default=False)
+    ] = "",
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="The Python that runs it; by default that of this command.",
+            show_default=False,
+        ),
+    ] = "",
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Run a cluster: a master, workers, parameter servers.")
+    ] = False,
+    worker_count: _Count = None,
+    parameter_server_count: _Count = None,
+    evaluator_count: _Count = None,
+    start_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="The first of the ports of the replicas.")
+    ] = _DEFAULT_PORT,
+) -> None:
+    """Run a training program here, without a server, as a training job runs it.
+
+    Without --distributed it is one process at this terminal. The exit code is that of the program.
+
+    Example: pilotlight local train --module-name trainer.task --package-path ./trainer -- --epochs 2
+    """
+    from training.local_run import (  # noqa: PLC0415  start-up time of the other commands
+        ClusterRun,
+        LocalCluster,
+        LocalProgram,
+        find_primary_name,
+        run_alone,
+    )
+
+    folder = package_path.absolute()
+    if not folder.is_dir():
+        raise InvalidArgument(f"--package-path: there is no folder {folder}.")
+    given = (*(arguments or ()), *(("--job-dir", job_dir) if job_dir else ()))
+    program = LocalProgram(
+        module_name, given, resolve_interpreter(python) if python else sys.executable, folder.parent
+    )
+    environment = config.environment_without_settings()
+    counts = (worker_count, parameter_server_count, evaluator_count)
+    if not distributed:
+        if any(counts):
+            print_warning("The counts of replicas are used with --distributed only.")
+        raise typer.Exit(run_alone(program, environment))
+    cluster = LocalCluster(
+        _DEFAULT_COUNT if worker_count is None else worker_count,
+        _DEFAULT_COUNT if parameter_server_count is None else parameter_server_count,
+        evaluator_count or 0,
+        start_port,
+    )
+    raise typer.Exit(ClusterRun(program, cluster, environment, find_primary_name(program.python)).run())

@@ -12,14 +12,14 @@ from typing import Any
 from training.messages import ReplicaGroup, ReplicaRole, TrainingRequest
 
 HOST = "127.0.0.1"
-# Libraries read them when they make their threads.
+# Libraries read them when they make their threads. Not TF_NUM_INTEROP_THREADS: in those threads collective
+# operations wait for each other.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
 )
 # Those that take part in collective operations, in the order of their ranks.
 _RANKED = (ReplicaRole.MASTER, ReplicaRole.WORKER)

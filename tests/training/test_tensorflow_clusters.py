@@ -77,7 +77,7 @@ PARAMETER_SERVER = """
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_custom_loop_across_workers(tmp_path: Path) -> None:
     with JobRun(tmp_path, CUSTOM_LOOP, groups=TWO, variables=QUIET) as job:
         last = job.finish()
@@ -87,7 +87,7 @@ def test_a_custom_loop_across_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_keras_across_workers(tmp_path: Path) -> None:
     """Keras 3 cannot do that; the one before it can."""
     with JobRun(tmp_path, KERAS, groups=TWO, variables={**QUIET, "TF_USE_LEGACY_KERAS": "1"}) as job:
@@ -98,7 +98,7 @@ def test_keras_across_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_parameter_servers(tmp_path: Path) -> None:
     groups = (*TWO, ReplicaGroup(ReplicaRole.PARAMETER_SERVER))
     with JobRun(tmp_path, PARAMETER_SERVER, groups=groups, variables=QUIET, grace_seconds=1.0) as job:

@@ -76,6 +76,7 @@ ROOMS: dict[str, set[str]] = {
     "batch": {"batch/messages", "serving/artifacts", "serving/runtimes"},
     "batch/messages": set(),
     "training": {"autoscaler", "serving/artifacts", "training/logs", "training/messages"},
+    "training/algorithms": {"serving/artifacts", "training"},
     "training/logs": set(),
     "training/messages": set(),
     "serving/transport": {"serving/protocols"},
@@ -581,6 +582,8 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
         "batch.beam.model_handler",
         "training.forked_program",
         "training.program",
+        "training.algorithms.cluster",
+        "training.algorithms.output",
         "training.provided.hypertune",
     }
 

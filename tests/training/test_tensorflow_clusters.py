@@ -66,12 +66,11 @@ PARAMETER_SERVER = """
         total = tf.Variable(0.0)
 
     @tf.function
-    def add():
-        total.assign_add(1.0)
-        return 0.0
+    def step():
+        strategy.run(lambda: total.assign_add(1.0))
 
     for _ in range(10):
-        coordinator.schedule(lambda: strategy.run(add))
+        coordinator.schedule(step)
     coordinator.join()
     print("total", float(total.numpy()))
 """

@@ -7,6 +7,7 @@ import collections
 import json
 import os
 import time
+from typing import Any, Deque, Dict, Optional, Union
 
 _DEFAULT_TAG = "training/hptuning/metric"
 _DEFAULT_FILE = "/tmp/hypertune/output.metrics"  # noqa: S108  that of AI Platform
@@ -17,17 +18,21 @@ _MOST_REPORTS = 100
 class HyperTune:
     """Writes the reports of one process to the file that the service names."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.metric_path = os.environ.get("CLOUD_ML_HP_METRIC_FILE", _DEFAULT_FILE)
         self.trial_id = os.environ.get("CLOUD_ML_TRIAL_ID", "0")
-        self.metrics_queue = collections.deque(maxlen=_MOST_REPORTS)
+        self.metrics_queue: Deque[Dict[str, Any]] = collections.deque(maxlen=_MOST_REPORTS)
         folder = os.path.dirname(self.metric_path)
         if folder:
             os.makedirs(folder, exist_ok=True)
 
     def report_hyperparameter_tuning_metric(
-        self, hyperparameter_metric_tag, metric_value, global_step=None, checkpoint_path=""
-    ):
+        self,
+        hyperparameter_metric_tag: Optional[str],
+        metric_value: Union[float, str],
+        global_step: Optional[int] = None,
+        checkpoint_path: str = "",
+    ) -> None:
         """Report the value of a metric at a step; checkpoint_path is where training could go on from."""
         report = {
             "timestamp": time.time(),

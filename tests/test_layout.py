@@ -411,6 +411,7 @@ NAMING_FRAMEWORKS: dict[str, str] = {
     "serving.predictor.runtime_versions": "what Google's releases had installed",
     "serving.protocols": "a protocol has that name too",
     "serving.runtimes.pickle_loading": "reads the pickles of all that know scikit-learn",
+    "training.algorithms": "train a model of one of them each",
 }
 
 
@@ -546,6 +547,7 @@ STARTS: dict[str, tuple[str, ...]] = {
     "serving.artifacts.prepare": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
     "serving.logs.sinks.__main__": (*HEAVY, *WEB, "serving.gateway", "serving.node", *MODELS),
     "training.__main__": (*HEAVY, *WEB),
+    "training.deployable_models": (*HEAVY, *WEB),
     "batch.__main__": (*FRAMEWORKS, *CLIENTS, *WEB, "sqlalchemy", "autoscaler", "batch.beam"),
 }
 

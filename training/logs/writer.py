@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from training.logs.entries import LogEntry, Segment, list_segments
+from training.logs.entries import SERVICE_TASK, LogEntry, Segment, list_segments
 
 SEGMENT_BYTES = 1 << 20
 
@@ -79,14 +80,14 @@ class JobLogWriter:
         stream = self._streams.get(task)
         if stream is None:
             key = (int(self._trial or 0), task, self._attempt)
-            numbers = [segment.number for segment in self._sizes if segment.stream == key]
-            stream = self._streams[task] = self._open_segment(Segment(*key, max(numbers, default=-1) + 1))
+            known = [segment for segment in self._sizes if segment.stream == key]
+            stream = self._streams[task] = self._open_segment(max(known, default=Segment(*key, 0)))
         return stream
 
     def _open_segment(self, segment: Segment) -> _Stream:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         stream = _Stream(segment, os.open(self._folder / segment.file_name, flags, 0o644))
-        self._sizes[segment] = 0
+        self._sizes.setdefault(segment, 0)
         return stream
 
     def _append(self, stream: _Stream, data: bytes) -> None:
@@ -118,6 +119,15 @@ class JobLogWriter:
                 return
             (self._folder / segment.file_name).unlink(missing_ok=True)
             del self._sizes[segment]
+
+
+def append_service_line(folder: Path, text: str, severity: str = "INFO") -> None:
+    """Add to the log of a job what belongs to none of its attempts; raises OSError."""
+    log = JobLogWriter(folder, 0, sys.maxsize)
+    try:
+        log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
+    finally:
+        log.close()
 
 
 class _Stream:

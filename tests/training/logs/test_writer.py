@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from training.logs.entries import LogEntry, Segment, list_segments
-from training.logs.writer import SEGMENT_BYTES, JobLogWriter, choose_dropped
+from training.logs.writer import SEGMENT_BYTES, JobLogWriter, append_service_line, choose_dropped
 
 LINE = "x" * 1000
 
@@ -56,6 +56,18 @@ def test_over_the_limit_the_middle_goes(tmp_path: Path) -> None:
     assert len(gaps) == 1  # one hole, behind the first segment
     assert gaps[0] * 1000 < 2 * SEGMENT_BYTES
     assert [entry.text for entry in read(tmp_path, "worker-replica-0")] == ["short"]
+
+
+def test_lines_of_the_server_stand_among_those_of_attempts(tmp_path: Path) -> None:
+    append_service_line(tmp_path, "attempt 1 was lost\nit is tried again")
+    append_service_line(tmp_path, "the job was cancelled", "WARNING")
+
+    assert [entry.text for entry in read(tmp_path, "service")] == [
+        "attempt 1 was lost",
+        "it is tried again",
+        "the job was cancelled",
+    ]
+    assert len(list_segments(tmp_path)) == 1
 
 
 def test_ends_are_never_dropped() -> None:

@@ -1,0 +1,72 @@
+"""Which folders of a job can be deployed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+
+from serving.artifacts.storage import FileStore
+from tests.emulator import Emulator
+from training.deployable_models import (
+    DiscoveryRequest,
+    DiscoveryResult,
+    choose_model_folders,
+    find_deployable_models,
+)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["model.joblib"], ["."]),
+        (["model/model.bst", "processed_data/training.csv"], ["model"]),
+        (["export/e/9/saved_model.pb", "export/e/10/saved_model.pb", "export/e/x"], ["export/e/10"]),
+        (["export/a/1/saved_model.pb", "export/b/1/saved_model.pb"], ["export/a/1", "export/b/1"]),
+        (["keras_export/saved_model.pb", "keras_export/assets/model.pkl"], ["keras_export"]),
+        (["checkpoint", "model.ckpt-1.index", "events.out.tfevents.1"], []),
+    ],
+)
+def test_model_folders(paths: list[str], expected: list[str]) -> None:
+    assert choose_model_folders(paths) == [PurePosixPath(path) for path in expected]
+
+
+def test_a_folder_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / "model.joblib").touch()
+    models = [f"{tmp_path}/out/model"]
+
+    assert find_deployable_models(f"{tmp_path}/out/", FileStore()) == models
+    assert find_deployable_models(f"file://{tmp_path}/out", FileStore()) == models
+    assert find_deployable_models(f"{tmp_path}/out/model", FileStore()) == models
+    assert find_deployable_models(f"{tmp_path}/none", FileStore()) == []
+
+
+def test_a_folder_of_a_bucket(emulator: Emulator) -> None:
+    bucket = f"gs://{emulator.bucket()}"
+    emulator.put(f"{bucket}/job_1/model/model.bst", b"x")
+
+    assert find_deployable_models(f"{bucket}/job_1", FileStore()) == [f"{bucket}/job_1/model"]
+    assert find_deployable_models(f"{bucket}/none", FileStore()) == []
+
+
+def ask(request: DiscoveryRequest) -> DiscoveryResult:
+    done = subprocess.run(
+        [sys.executable, "-m", "training.deployable_models"],
+        input=msgspec.json.encode(request),
+        capture_output=True,
+        check=True,
+    )
+    return msgspec.json.decode(done.stdout, type=DiscoveryResult)
+
+
+def test_the_server_asks_a_process(tmp_path: Path) -> None:
+    (tmp_path / "model.pkl").touch()
+
+    assert ask(DiscoveryRequest(str(tmp_path))).models == (str(tmp_path),)
+    refused = ask(DiscoveryRequest(str(tmp_path), allowed_folders=("/elsewhere",)))
+    assert refused.status == "FAILED_PRECONDITION"
+    assert str(tmp_path) in refused.message

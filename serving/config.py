@@ -242,7 +242,7 @@ class NodeConfig(ServerSettings):
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
     prediction_method: str = setting(
         "",
-        "The method of a scikit-learn or XGBoost model to call, as predict_proba; predict when left out.",
+        "The method of an estimator to call, as predict_proba; predict when left out.",
     )
     package_uris: str = setting("", "Archives of user code to install, comma separated.")
     interpreter: str = setting(

@@ -154,7 +154,7 @@ def test_methods_are_refused_by_the_record(made_up: Framework, tmp_path: Path) -
     folder = write(tmp_path / "model", model_txt="made up")
 
     with pytest.raises(
-        LoadFailed, match="for models of scikit-learn and XGBoost.*; one of MADE_UP has no other"
+        LoadFailed, match=r"for models of scikit-learn and XGBoost.*; one of MADE_UP has no other"
     ):
         load_model(LoadSpec(folder, method="predict_proba"))
 

@@ -113,7 +113,7 @@ PredictionMethodOption = Annotated[
     str | None,
     typer.Option(
         "--prediction-method",
-        help="What of a scikit-learn or XGBoost model answers, such as predict_proba.",
+        help="The method of an estimator that answers, such as predict_proba.",
         show_default=False,
     ),
 ]

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[int, str]] = {
     "truncated": (INVALID, r"model.joblib: .*cut off.*upload it again"),
     "of_another_framework": (INVALID, r"SCIKIT_LEARN.*model.bst.*XGBOOST.*leave it out"),
     "of_a_missing_class": (INVALID, r"module gone_from_here.*not installed here.*packageUris"),
-    "two_files": (INVALID, r"Multiple model files are found in the model_path: model.bst, model.joblib"),
+    "two_files": (INVALID, r"Multiple model files are found in the model_path: model.joblib, model.bst"),
     "no_model_file": (INVALID, r"No model file was found.*notes.txt"),
     "missing_folder": (MISSING, r"no folder /no/such/folder"),
     "missing_bucket": (MISSING, r"no bucket no-such-bucket"),

@@ -105,8 +105,12 @@ class Supervisor:
         self._send_heartbeats()
         self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
         self._write_note("Job is preparing.")
-        self._prepare()
-        self._loop.run_until(lambda: self._is_over)
+        try:
+            self._prepare()
+            self._loop.run_until(lambda: self._is_over)
+        except BaseException:
+            self._processes.kill_all()
+            raise
         self._log.close()
         self._loop.close()
         self._program.close()

@@ -59,7 +59,7 @@ _OPTIONS = (
 _MAX_ERROR_LINES = 6
 _CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
 # What no package may hide from the server, which has modules of these names itself.
-_SERVER_MODULES = frozenset({"autoscaler", "batch", "serving"})
+_SERVER_MODULES = frozenset({"autoscaler", "batch", "serving", "training"})
 # Those that compute models, the newest first.
 _PYTHONS = tuple(f"3.{minor}" for minor in range(13, 6, -1))
 # For any Python from 3.6 on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ import msgspec
 
 from training.logs.entries import LogEntry, Segment, list_segments
 
+# How near to a position a line is searched for.
+_NEAR_BYTES = 1 << 14
+_DECODER = msgspec.json.Decoder(LogEntry)
 _DROPPED = "[the log is over its limit: lines were dropped here]"
 
 
@@ -74,7 +78,7 @@ def _read_stream(folder: Path, segments: Sequence[Segment], after: LogPosition) 
             if position_of(dropped) > after:
                 yield dropped
         number = segment.number
-        for entry in _read_segment(folder, segment):
+        for entry in _read_segment(folder, segment, after):
             last = entry
             if position_of(entry) > after:
                 yield entry
@@ -83,24 +87,37 @@ def _read_stream(folder: Path, segments: Sequence[Segment], after: LogPosition) 
 def _find_first(folder: Path, segments: Sequence[Segment], after: LogPosition) -> int:
     """The last segment that begins at the position or before it: what is before that is not wanted."""
     for index in range(len(segments) - 1, 0, -1) if after.time else ():
-        entry = next(_read_segment(folder, segments[index]), None)
+        entry = next(_read_segment(folder, segments[index], LogPosition()), None)
         if entry is not None and position_of(entry) <= after:
             return index
     return 0
 
 
-def _read_segment(folder: Path, segment: Segment) -> Iterator[LogEntry]:
-    """The whole lines of a segment; none if it was dropped meanwhile."""
+def _read_segment(folder: Path, segment: Segment, after: LogPosition) -> Iterator[LogEntry]:
+    """The whole lines of a segment from before the position on; none if it was dropped meanwhile."""
     try:
         file = (folder / segment.file_name).open("rb")
     except FileNotFoundError:
         return
     with file:
-        yield from _decode_lines(file)
+        _seek_before(file, after)
+        for line in file:
+            if line.endswith(b"\n"):
+                yield _DECODER.decode(line)
 
 
-def _decode_lines(file: BinaryIO) -> Iterator[LogEntry]:
-    decoder = msgspec.json.Decoder(LogEntry)
-    for line in file:
-        if line.endswith(b"\n"):
-            yield decoder.decode(line)
+def _seek_before(file: BinaryIO, after: LogPosition) -> None:
+    """Go to the start of a line at the position or before it, by bisection."""
+    low, high = 0, file.seek(0, os.SEEK_END) if after.time else 0
+    while high - low > _NEAR_BYTES:
+        middle = (low + high) // 2
+        file.seek(middle)
+        file.readline()
+        line = file.readline()
+        if line.endswith(b"\n") and position_of(_DECODER.decode(line)) <= after:
+            low = middle
+        else:
+            high = middle
+    file.seek(low)
+    if low:
+        file.readline()

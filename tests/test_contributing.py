@@ -11,10 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-STEP = re.compile(r"`((?:serving|autoscaler|batch)/[\w/]+\.py):([\w.]+)`")
+STEP = re.compile(r"`((?:serving|autoscaler|batch|training)/[\w/]+\.py):([\w.]+)`")
 # A file of ours, as a whole path or as a dotted module; the second may go on with the name of what is in it.
-FILE = re.compile(r"\b((?:serving|autoscaler|batch|loadtests|tests)/[\w/]+\.(?:py|proto|lua))\b")
-MODULE = re.compile(r"(?<![\w./])((?:serving|autoscaler|batch|loadtests)(?:\.[a-z_]+)+)(?![\w/])")
+FILE = re.compile(r"\b((?:serving|autoscaler|batch|training|loadtests|tests)/[\w/]+\.(?:py|proto|lua))\b")
+MODULE = re.compile(r"(?<![\w./])((?:serving|autoscaler|batch|training|loadtests)(?:\.[a-z_]+)+)(?![\w/])")
 # The words of pyproject.toml and of Python that look like modules, and files.
 NO_MODULE = re.compile(r".*\.(py|md|json|yaml|toml|txt|csv|sock|log)$")
 
@@ -37,7 +37,7 @@ def names_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("walk", ["prediction", "version", "job"])
+@pytest.mark.parametrize("walk", ["prediction", "version", "job", "training program"])
 def test_each_step_of_a_walk_exists(walk: str) -> None:
     """A walk is of use only as long as each of its doors opens."""
     steps = STEP.findall(section(f"The walk of a {walk}"))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from serving import config
+from serving.cli.command_output import CommandOutput
 from serving.cli.console import print_warning
 from serving.errors import InvalidArgument
 from serving.predictor.interpreters import resolve_interpreter
@@ -20,6 +21,7 @@ _Count = Annotated[int | None, typer.Option(min=0, help="With --distributed.", s
 
 
 def train_locally(
+    output: CommandOutput,  # for the flags that all commands have
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the program.")
     ] = None,
@@ -59,6 +61,7 @@ def train_locally(
 
     Example: pilotlight local train --module-name trainer.task --package-path ./trainer -- --epochs 2
     """
+    del output
     from training.local_run import (  # noqa: PLC0415  start-up time of the other commands
         ClusterRun,
         LocalCluster,

@@ -101,3 +101,21 @@ def test_a_folder_that_is_missing_is_named(package: Path) -> None:
 
     assert done.returncode == 1
     assert f"there is no folder {package / 'none'}" in done.stderr
+
+
+def test_the_first_job_of_the_document_leaves_a_model(tmp_path: Path) -> None:
+    text = Path(__file__).parents[4].joinpath("docs/training.md").read_text()
+    script, _, rest = text.split("```\n")[1].partition("pilotlight node")
+    folders = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": folders},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert rest.split() == ["--model-dir", "out/model"]
+    assert (tmp_path / "out/model/model.joblib").is_file()

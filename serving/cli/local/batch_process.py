@@ -61,7 +61,11 @@ def _remove_temporary_files(request: JobRequest) -> None:
 def _run_process(
     request: JobRequest, on_report: JobReportCallback, on_log_line: LogLineCallback
 ) -> tuple[JobReport, str]:
-    """The last report of the process, and how it ended; its process group is gone on return."""
+    """The last report of the process, and how it ended; its process group is gone on return.
+
+    Not by `autoscaler.child_launcher`, as the server does it: a command has no event loop, and relays the log
+    in a thread while a report is printed.
+    """
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     remote_lifeline, lifeline = os.pipe()
     try:

@@ -310,7 +310,8 @@ class ProxiedRequest:
             slot=lease.slot,
             timeout=timeout,
             never_batch=self.deaths > 0,
-            wants_timing=trace is not None or lease.waited_for_start,
+            # First what costs no call: this runs for every request.
+            wants_timing=trace is not None or (lease.arrived is not None and lease.waited_for_start),
             encoded_metadata=self._encoded_metadata,
         )
 

@@ -92,7 +92,7 @@ def node(files: Files) -> Iterator[Server]:
 
 @of_paths
 @pytest.mark.parametrize(
-    "examples", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+    "examples", [1, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_a_server_answers_as_its_document_says(
     server: Server, tmp_path: Path, examples: int, paths: tuple[str, ...]
@@ -106,7 +106,7 @@ def test_a_server_answers_as_its_document_says(
 
 @of_paths
 @pytest.mark.parametrize(
-    "examples", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+    "examples", [1, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_a_node_alone_answers_as_its_document_says(
     node: Server, tmp_path: Path, examples: int, paths: tuple[str, ...]

@@ -44,22 +44,37 @@ setup(name="slow", version="0.1", py_modules=["slow"])
 Serve = Callable[..., AbstractContextManager[Server]]
 
 
-@pytest.fixture(scope="module")
-def state_dir(files: Files, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state of a server that was stopped, with two forests and a custom routine in it."""
-    state_dir = tmp_path_factory.mktemp("trust") / "state"
+@contextmanager
+def filled(state_dir: Path, files: Files, environment: dict[str, str]) -> Iterator[Server]:
+    """A new server with two forests and a custom routine in it."""
     forest = {"deploymentUri": str(files.root / "sklearn")}
     routine = {
         "predictionClass": "routine.Routine",
         "packageUris": [str(files.root / "routine-0.1.tar.gz")],
     }
-    with running_server(state_dir, "--deployments", "3", environment=environment) as server:
+    with running_server(state_dir, "--deployments", "4", environment=environment) as server:
         server.create_model(MODEL, description="to be kept")
         server.create_version(FOREST, **forest)
         begun = [server.begin_version(DOOMED, **forest), server.begin_version(ROUTINE, **routine)]
         assert all("error" not in server.wait(operation) for operation in begun)
+        yield server
         assert server.stop() == 0
-    return state_dir
+
+
+@pytest.fixture(scope="module")
+def state_dir(files: Files, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a server that was stopped."""
+    with filled(tmp_path_factory.mktemp("trust") / "state", files, environment) as server:
+        return server.state_dir
+
+
+@pytest.fixture(scope="module")
+def shared(
+    files: Files, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server that the tests leave alive."""
+    with filled(tmp_path_factory.mktemp("shared") / "state", files, environment) as server:
+        yield server
 
 
 @pytest.fixture
@@ -171,21 +186,22 @@ def test_a_killed_server_leaves_no_process_and_its_work_is_resumed(
 # ---- nodes that die
 
 
-def test_another_node_answers_when_one_dies(serve: Serve, files: Files, threads: ThreadPoolExecutor) -> None:
+def test_another_node_answers_when_one_dies(
+    shared: Server, files: Files, threads: ThreadPoolExecutor
+) -> None:
     """A node is killed with requests inside: all of them are answered, by a new one."""
     wanted = {"predictions": files.sklearn.predict(ROWS).tolist()}
-    with serve() as server:
-        assert server.predict(FOREST, ROWS).json == wanted
-        (node,) = server.nodes()
-        os.kill(node, signal.SIGSTOP)
-        answers = [threads.submit(server.predict, FOREST, ROWS) for _ in range(8)]
-        until(lambda: inside(server, node) == 8, "the requests are inside the node")
+    assert shared.predict(FOREST, ROWS).json == wanted
+    (node,) = shared.nodes(FOREST)
+    os.kill(node, signal.SIGSTOP)
+    answers = [threads.submit(shared.predict, FOREST, ROWS) for _ in range(8)]
+    until(lambda: inside(shared, node) == 8, "the requests are inside the node")
 
-        os.kill(node, signal.SIGKILL)
+    os.kill(node, signal.SIGKILL)
 
-        assert [answer.result().json for answer in answers] == [wanted] * 8
-        assert node not in server.nodes()
-        assert len(server.nodes()) == 1
+    assert [answer.result().json for answer in answers] == [wanted] * 8
+    assert node not in shared.nodes(FOREST)
+    assert len(shared.nodes(FOREST)) == 1
 
 
 def inside(server: Server, pid: int) -> int:
@@ -194,31 +210,29 @@ def inside(server: Server, pid: int) -> int:
     return sum(node["inFlight"] for node in nodes if node["pid"] == pid)
 
 
-def test_a_routine_that_ends_its_process_is_told_of(serve: Serve) -> None:
+def test_a_routine_that_ends_its_process_is_told_of(shared: Server) -> None:
     """500 with how the process ended; the request is not repeated, and the next one gets a new node."""
-    with serve() as server:
-        reply = server.predict(ROUTINE, ["exit 3"])
+    reply = shared.predict(ROUTINE, ["exit 3"])
 
-        assert (reply.status, reply.error["status"]) == (500, "INTERNAL")
-        assert "exit code 3" in reply.error["message"]
-        assert server.predict(ROUTINE, ["seen"]).json == {"predictions": [1]}
+    assert (reply.status, reply.error["status"]) == (500, "INTERNAL")
+    assert "exit code 3" in reply.error["message"]
+    assert shared.predict(ROUTINE, ["seen"]).json == {"predictions": [1]}
 
 
 # ---- requests that wait
 
 
 def test_a_deadline_ends_the_request_and_not_the_node(
-    serve: Serve, threads: ThreadPoolExecutor, tmp_path: Path
+    shared: Server, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     """504 after the time the client gave; the node answers the next one."""
-    with serve() as server:
-        (pid,) = server.predict(ROUTINE, ["pid"]).json["predictions"]
+    (pid,) = shared.predict(ROUTINE, ["pid"]).json["predictions"]
 
-        reply = server.predict(ROUTINE, [f"wait {tmp_path / 'gate'}"], {"X-Request-Timeout": "0.2"})
-        (tmp_path / "gate").touch()
+    reply = shared.predict(ROUTINE, [f"wait {tmp_path / 'gate'}"], {"X-Request-Timeout": "0.2"})
+    (tmp_path / "gate").touch()
 
-        assert (reply.status, reply.error["status"]) == (504, "DEADLINE_EXCEEDED")
-        assert server.predict(ROUTINE, ["pid"]).json == {"predictions": [pid]}
+    assert (reply.status, reply.error["status"]) == (504, "DEADLINE_EXCEEDED")
+    assert shared.predict(ROUTINE, ["pid"]).json == {"predictions": [pid]}
 
 
 def test_the_queue_is_bounded_and_forgets_clients_that_are_gone(
@@ -285,53 +299,51 @@ def accepts(server: Server) -> bool:
 # ---- many at once
 
 
-def test_of_many_patches_with_one_etag_one_wins(serve: Serve, threads: ThreadPoolExecutor) -> None:
+def test_of_many_patches_with_one_etag_one_wins(shared: Server, threads: ThreadPoolExecutor) -> None:
     """No update is lost: all others are told to read again."""
-    with serve("--pilots", "off") as server:
-        for name in (MODEL, FOREST):
-            etag = server.call("GET", name).json["etag"]
+    for name in (MODEL, FOREST):
+        etag = shared.call("GET", name).json["etag"]
 
-            def patch(number: int, name: str = name, etag: str = etag) -> Reply:
-                body = {"description": f"by {number}", "etag": etag}
-                return server.call("PATCH", name, params={"updateMask": "description"}, json=body)
+        def patch(number: int, name: str = name, etag: str = etag) -> Reply:
+            body = {"description": f"by {number}", "etag": etag}
+            return shared.call("PATCH", name, params={"updateMask": "description"}, json=body)
 
-            replies = list(threads.map(patch, range(12)))
+        replies = list(threads.map(patch, range(12)))
 
-            assert Counter(reply.status for reply in replies) == {200: 1, 409: 11}
-            winner = next(number for number, reply in enumerate(replies) if reply.status == 200)
-            assert server.call("GET", name).json["description"] == f"by {winner}"
-        server.call("PATCH", MODEL, params={"updateMask": "description"}, json={"description": "to be kept"})
+        assert Counter(reply.status for reply in replies) == {200: 1, 409: 11}
+        winner = next(number for number, reply in enumerate(replies) if reply.status == 200)
+        assert shared.call("GET", name).json["description"] == f"by {winner}"
+    shared.call("PATCH", MODEL, params={"updateMask": "description"}, json={"description": "to be kept"})
 
 
-def test_many_creations_and_deletions_at_once(serve: Serve, threads: ThreadPoolExecutor) -> None:
+def test_many_creations_and_deletions_at_once(shared: Server, threads: ThreadPoolExecutor) -> None:
     """Of the same name one wins; different ones do not disturb each other; nothing is left behind."""
     parent = "projects/trust/models/many"
-    with serve("--deployments", "4", "--pilots", "off") as server:
-        server.create_model(parent)
+    shared.create_model(parent)
 
-        def create(name: str) -> Reply:
-            body = {"name": name, "deploymentUri": "/no/such/folder"}
-            return server.call("POST", f"{parent}/versions", json=body)
+    def create(name: str) -> Reply:
+        body = {"name": name, "deploymentUri": "/no/such/folder"}
+        return shared.call("POST", f"{parent}/versions", json=body)
 
-        def delete(name: str) -> Reply:
-            return server.call("DELETE", f"{parent}/versions/{name}")
+    def delete(name: str) -> Reply:
+        return shared.call("DELETE", f"{parent}/versions/{name}")
 
-        names = ["same"] * 6 + [f"v{number}" for number in range(6)]
-        created = list(threads.map(create, names))
-        assert Counter(reply.status for reply in created) == {200: 7, 409: 5}
-        for reply in created:
-            if reply.status == 200:
-                assert server.wait(reply.json["name"])["error"]["code"] == 5
+    names = ["same"] * 6 + [f"v{number}" for number in range(6)]
+    created = list(threads.map(create, names))
+    assert Counter(reply.status for reply in created) == {200: 7, 409: 5}
+    for reply in created:
+        if reply.status == 200:
+            assert shared.wait(reply.json["name"])["error"]["code"] == 5
 
-        deleted = list(threads.map(delete, [*names, "never"]))
-        assert Counter(reply.status for reply in deleted)[200] == 7
-        assert {reply.status for reply in deleted} <= {200, 400, 404}
-        for reply in deleted:
-            if reply.status == 200:
-                assert "error" not in server.wait(reply.json["name"])
+    deleted = list(threads.map(delete, [*names, "never"]))
+    assert Counter(reply.status for reply in deleted)[200] == 7
+    assert {reply.status for reply in deleted} <= {200, 400, 404}
+    for reply in deleted:
+        if reply.status == 200:
+            assert "error" not in shared.wait(reply.json["name"])
 
-        assert server.call("GET", f"{parent}/versions").json == {}
-        server.delete(parent)
+    assert shared.call("GET", f"{parent}/versions").json == {}
+    shared.delete(parent)
 
 
 def test_a_deletion_during_requests_leaves_no_node(

@@ -21,13 +21,14 @@ from autoscaler.pools.local_pool import LocalPool
 from autoscaler.pools.pilot_manager import PilotPolicy
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec
+from tests.bounds import HANG_SECONDS
 from tests.server import processes_of, until
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take long for a fork, and these tests run beside others."""
-    monkeypatch.setattr(server_side, "_PATIENCE", 20.0)
+    monkeypatch.setattr(server_side, "_PATIENCE", HANG_SECONDS)
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_a_pilot_is_lit_as_long_as_it_is_asked_for() -> None:
         assert (first.key, second.key) == ("other", "tiny")
         assert {first.pid, first.spare, second.pid, second.spare} <= children()
         assert (second.age or 0) >= 0
-        assert 0 < (second.seconds or 0) < 10
+        assert 0 < (second.seconds or 0) < HANG_SECONDS
 
         pool.start_pilots([TINY])
         (same,) = await lit(pool)
@@ -206,7 +207,7 @@ def test_a_pilot_is_lit_by_need_and_lingers() -> None:
         await pool.scale(spec("echo", key="a"), 0)
         await node.gone.wait()
         again = await start(pool, "b")
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(2.2)
         assert again.forked
         assert [one.pid for one in pool.list_pilots()] == [status.pid]
 
@@ -216,7 +217,7 @@ def test_a_pilot_is_lit_by_need_and_lingers() -> None:
         await asyncio.to_thread(until, lambda: status.pid not in children(), "the pilot is out")
         assert pool.list_pilots() == []
 
-    run(main, pilots="0.5")
+    run(main, pilots="2")
 
 
 def test_no_pilot_is_lit_when_they_are_off() -> None:
@@ -242,8 +243,11 @@ def test_a_policy_that_makes_no_sense_is_refused(setting: str) -> None:
 # ---- how they fail
 
 
-def test_a_pilot_with_threads_does_not_fork(preload: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pilot_with_threads_does_not_fork(
+    preload: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node starts cold at once; why is logged and shown."""
+    monkeypatch.setattr(server_side, "_FIRST_DELAY", HANG_SECONDS)
     threaded = preload(
         "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
@@ -260,8 +264,11 @@ def test_a_pilot_with_threads_does_not_fork(preload: Any, caplog: pytest.LogCapt
     assert "It has 2 threads and must not fork" in caplog.text
 
 
-def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
+def test_a_pilot_that_begins_a_thread_later_does_not_fork(
+    preload: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is looked at before each fork."""
+    monkeypatch.setattr(server_side, "_FIRST_DELAY", HANG_SECONDS)
     later = preload(
         "import signal, threading, time\n"
         "begin = lambda *_: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
@@ -272,7 +279,8 @@ def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
         pool.start_pilots([later])
         (status,) = await lit(pool)
         os.kill(status.pid or 0, signal.SIGUSR1)
-        await asyncio.sleep(0.1)
+        threads = Path(f"/proc/{status.pid}/task")
+        await asyncio.to_thread(until, lambda: len(list(threads.iterdir())) == 2, "it has begun a thread")
         nodes = [await start(pool, "spare", later), await start(pool, "next", later)]
 
         assert [node.forked for node in nodes] == [True, False]
@@ -381,9 +389,9 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch
 @pytest.mark.parametrize(
     ("does", "within", "state"),
     [
-        ("raise ImportError", 20, PilotState.FAILED),
+        ("raise ImportError", HANG_SECONDS, PilotState.FAILED),
         ("import time; time.sleep(600)", 0.1, PilotState.STARTING),
-        ("from tests.autoscaler.nodes import echo", 20, PilotState.READY),
+        ("from tests.autoscaler.nodes import echo", HANG_SECONDS, PilotState.READY),
     ],
 )
 def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: PilotState) -> None:
@@ -400,7 +408,7 @@ def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: 
 
 def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile nodes start cold."""
-    monkeypatch.setattr(server_side, "_FIRST_DELAY", 1.0)
+    monkeypatch.setattr(server_side, "_FIRST_DELAY", 3.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
@@ -442,7 +450,7 @@ def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
 
 def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that it does not fork in time starts cold; another pilot is lit."""
-    monkeypatch.setattr(server_side, "_PATIENCE", 2.0)
+    monkeypatch.setattr(server_side, "_PATIENCE", 4.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
@@ -453,14 +461,14 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture, monkeypatch
         late = await start(pool, "late")
 
         assert [node.forked for node in (spare, late)] == [True, False]
-        assert 2 <= time.monotonic() - begin < 15
+        assert time.monotonic() - begin >= 4
         (after,) = await lit(pool)
         assert after.pid != before.pid
         assert (await start(pool, "again")).forked
         assert await ask(spare, "still here") == "spare still here"
 
     run(main)
-    assert "pilot tiny failed: It did not fork within 2 s of being asked.\n" in caplog.text
+    assert "pilot tiny failed: It did not fork within 4 s of being asked.\n" in caplog.text
 
 
 def test_a_killed_spare_is_replaced() -> None:

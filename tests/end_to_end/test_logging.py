@@ -119,10 +119,11 @@ def test_nothing_is_lost_whoever_dies(tmp_path: Path, emulator: Emulator, front:
         load = Load(server, 0, answered)
         thread = threading.Thread(target=load.run)
         thread.start()
-        time.sleep(0.4)
+        until(lambda: len(answered) > 20, "requests are answered")
         os.kill(writer(server), signal.SIGKILL)
-        time.sleep(1.5)
-        waiting = stats(server)["waiting"]
+        until(lambda: len(answered) > 40, "more requests are answered")
+        time.sleep(1.1)  # of the last second's records some may be lost
+        waiting = until(lambda: stats(server)["waiting"], "records wait")
         server.kill()
         killed = time.monotonic()
         thread.join()
@@ -132,7 +133,7 @@ def test_nothing_is_lost_whoever_dies(tmp_path: Path, emulator: Emulator, front:
         load = Load(server, 1_000_000)
         thread = threading.Thread(target=load.run)
         thread.start()
-        time.sleep(0.3)
+        until(lambda: len(load.answered) > 10, "requests are answered")
         load.stopped.set()
         thread.join()
         counts = settled(server)

@@ -28,7 +28,7 @@ from tests.bounds import HANG_SECONDS
 
 FAKE = module_command("tests.serving.gateway.fake_job")
 PACE = JobTiming(
-    silence_seconds=10.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
+    silence_seconds=60.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
 )
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 

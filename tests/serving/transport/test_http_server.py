@@ -71,7 +71,7 @@ def test_whatever_hangs_a_server_ends_that_was_told_to(hang: str, where: str) ->
             _, said = process.communicate(timeout=HANG_SECONDS)
         finally:
             process.kill()
-        assert 1 < time.monotonic() - began < 15
+        assert time.monotonic() - began > 1
     assert process.returncode == 1
     assert "Timeout" in said
     assert where in said

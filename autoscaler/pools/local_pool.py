@@ -32,17 +32,15 @@ from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket, remove_stale_folders
 from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy
 from autoscaler.pools.start_slots import StartSlot, StartSlots
+from autoscaler.pools.timing import DEFAULT_TIMING, PoolTiming
 from autoscaler.processes import ChildProcess, OrphanReaper, ProcessOutput, describe_exit, spawn_child
 from autoscaler.shared_region import SharedRegion
 from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
 
 logger = logging.getLogger(__name__)
 
-# Seconds that reading the last output of a dead node may take.
-_LAST_WORDS = 1.0
 # Seconds. Measuring a big process takes time that the first request needs more.
 _MEASURE_DELAY = 0.25
-_HOUSEKEEPING = 10.0
 # Seconds between two checks of nodes whose memory is limited: a file is read for each.
 _MEMORY_POLL_SECONDS = 0.25
 # Seconds after which either loop is in trouble. Measuring hundreds of big nodes takes time.
@@ -99,8 +97,10 @@ class LocalPool:
         starts: int,
         pilots: str | float = "auto",
         on_line: LineCallback = _ignore_line,
+        timing: PoolTiming = DEFAULT_TIMING,
     ) -> None:
         self._listener = listener
+        self._timing = timing
         self._on_line = on_line
         self._drain = drain
         self._processes: dict[str, _NodeProcess] = {}
@@ -111,7 +111,7 @@ class LocalPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._orphans = OrphanReaper()
         self._slots = StartSlots(starts)
-        self._pilots = PilotManager(PilotPolicy.parse(pilots), self._start_task)
+        self._pilots = PilotManager(PilotPolicy.parse(pilots), self._start_task, timing)
         self._ooms = _OomWatch()
         self._memory_thread = ThreadPoolExecutor(1, "memory")
         self._closed = False
@@ -124,7 +124,7 @@ class LocalPool:
         self._loops = [
             start(
                 "housekeeping",
-                _wait_every(_HOUSEKEEPING),
+                _wait_every(self._timing.housekeeping),
                 self._run_housekeeping,
                 within=_HOUSEKEEPING_DEADLINE,
             ),
@@ -362,7 +362,7 @@ class LocalPool:
             if node.state is NodeState.READY:
                 self._set_state(process, NodeState.DRAINING)  # it can be lent no more
             # Its last report and output are still in the pipes.
-            await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
+            await asyncio.wait((hearing, reading), timeout=self._timing.last_output)
         finally:
             tasks = [task for task in (hearing, reading, process.measuring) if task is not None]
             for task in tasks:
@@ -381,7 +381,7 @@ class LocalPool:
         while not child.exit.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             errors = [error for task in done - {child.exit} if (error := task.exception()) is not None]
-            if errors and not (await asyncio.wait((child.exit,), timeout=_LAST_WORDS))[0]:
+            if errors and not (await asyncio.wait((child.exit,), timeout=self._timing.last_output))[0]:
                 logger.error("%s lost its output or report pipe", process.name, exc_info=errors[0])
                 process.failure = process.failure or _describe_unattended(errors[0])
                 child.kill()

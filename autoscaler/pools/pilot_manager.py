@@ -20,25 +20,17 @@ from autoscaler.pilot import PilotSetup
 from autoscaler.pools import PilotSpec, PilotState, PilotStatus
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket
+from autoscaler.pools.timing import DEFAULT_TIMING, PoolTiming
 from autoscaler.processes import ChildProcess, ProcessOutput, describe_exit, spawn_child
 
 logger = logging.getLogger(__name__)
 
 StartTask = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
-# Seconds that nodes wait for a pilot that is starting: a cold start would import the same.
-_LIGHTING = 60.0
-# Seconds after which a pilot that is not ready is stuck.
-_LONGEST_LIGHTING = 120.0
-# Seconds without a fork, although one was requested, after which a pilot is stuck.
-_PATIENCE = 2.0
 # Seconds that messages of a pilot that has ended may still take.
 _GRACE = 0.2
 # A pilot that ran for so many seconds is stable; others are started again later each time.
 _STABLE_SECONDS = 30.0
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
-# Seconds until the next try where the machine was short of a resource.
-_SHORTAGE_DELAY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +60,13 @@ class PilotPolicy:
 class PilotProcess:
     """One pilot process, from its start to its end; see `autoscaler.pilot` for the messages on its socket."""
 
-    def __init__(self, spec: PilotSpec) -> None:
+    def __init__(self, spec: PilotSpec, timing: PoolTiming) -> None:
         self.state = PilotState.STARTING
         self.reason = ""
         self.started_at = time.monotonic()
         self.ready_at: float | None = None
         self._spec = spec
+        self._timing = timing
         self._seconds: float | None = None
         self._forked = 0
         self._child: ChildProcess | None = None
@@ -165,18 +158,19 @@ class PilotProcess:
         """Wait for the end of the process, killed if it is not ready in time; returns its exit code."""
         if self._child is None:
             return None
+        longest = self._timing.longest_pilot_start
         await asyncio.wait(
-            (self.settled, self._child.exit), timeout=_LONGEST_LIGHTING, return_when=asyncio.FIRST_COMPLETED
+            (self.settled, self._child.exit), timeout=longest, return_when=asyncio.FIRST_COMPLETED
         )
         if self.state is PilotState.STARTING and not self._child.exit.done():
-            self._kill_stuck(f"It was not ready within {_LONGEST_LIGHTING:g} s.")
+            self._kill_stuck(f"It was not ready within {longest:g} s.")
         return await self._child.wait()
 
     async def _await_hello(self, hello: asyncio.Future[Any]) -> bool:
         """Whether the new node has reported; a pilot that is stuck is killed."""
         asked = time.monotonic()
         while not hello.done():
-            left = max(asked, self._last_sign_at) + _PATIENCE - time.monotonic()
+            left = max(asked, self._last_sign_at) + self._timing.fork - time.monotonic()
             if self._fork_error is not None:
                 # An earlier spare may just have taken the order.
                 await asyncio.wait((hello,), timeout=_GRACE)
@@ -190,7 +184,7 @@ class PilotProcess:
                 # Unless this process was late to read.
                 await asyncio.wait((hello,), timeout=_GRACE)
                 if not hello.done():
-                    self._kill_stuck(f"It did not fork within {_PATIENCE:g} s of being asked.")
+                    self._kill_stuck(f"It did not fork within {self._timing.fork:g} s of being asked.")
                 break
             await asyncio.wait(
                 (hello, self._link_closed, self._fork_failed),
@@ -267,7 +261,7 @@ class PilotProcess:
                     spare = self._spares[pid] = ChildProcess(pid)
                     # One that became a node may end before `fork_node` claims it.
                     spare.exit.add_done_callback(
-                        lambda _: self._loop.call_later(_PATIENCE, self._spares.pop, pid, None)
+                        lambda _: self._loop.call_later(self._timing.fork, self._spares.pop, pid, None)
                     )
             case {"short": int(number)}:
                 self._fork_error = OSError(number, f"{os.strerror(number)} (to fork)")
@@ -296,7 +290,7 @@ class PilotProcess:
             await self._child.wait_group_gone()
             # Spares that still read orders find none. One that has just taken an order is a node.
             self._link.shutdown(socket.SHUT_WR)
-            await asyncio.wait((self._link_closed,), timeout=_PATIENCE)
+            await asyncio.wait((self._link_closed,), timeout=self._timing.fork)
             if not self._link_closed.done():
                 self._loop.remove_reader(self._link)
                 self._link_closed.set_result(None)
@@ -320,9 +314,10 @@ class _PilotKeeper:
 
     task: asyncio.Task[None]
 
-    def __init__(self, spec: PilotSpec) -> None:
+    def __init__(self, spec: PilotSpec, timing: PoolTiming) -> None:
         self.spec = spec
-        self.pilot = PilotProcess(spec)
+        self._timing = timing
+        self.pilot = PilotProcess(spec, timing)
         self.timer: asyncio.TimerHandle | None = None
 
     async def keep_running(self) -> None:
@@ -338,9 +333,10 @@ class _PilotKeeper:
             stable = ready_at is not None and time.monotonic() - ready_at > _STABLE_SECONDS
             if not self.pilot.starved:
                 failures = 1 if stable else failures + 1
-            delay = _SHORTAGE_DELAY if self.pilot.starved else _FIRST_DELAY * 2 ** (failures - 1)
-            await asyncio.sleep(min(delay, _LONGEST_DELAY))
-            self.pilot = PilotProcess(self.spec)
+            timing = self._timing
+            delay = timing.shortage_retry if self.pilot.starved else timing.first_retry * 2 ** (failures - 1)
+            await asyncio.sleep(min(delay, timing.longest_retry))
+            self.pilot = PilotProcess(self.spec, timing)
 
     def stop(self) -> None:
         self.cancel_stop()
@@ -356,8 +352,11 @@ class _PilotKeeper:
 class PilotManager:
     """All pilots of a pool. `start_task` makes tasks that the pool waits for."""
 
-    def __init__(self, policy: PilotPolicy, start_task: StartTask) -> None:
+    def __init__(
+        self, policy: PilotPolicy, start_task: StartTask, timing: PoolTiming = DEFAULT_TIMING
+    ) -> None:
         self._policy = policy
+        self._timing = timing
         self._start_task = start_task
         self._keepers: dict[str, _PilotKeeper] = {}
         self._closed = not (policy.enabled and linux.AVAILABLE)
@@ -423,9 +422,8 @@ class PilotManager:
             return None
         pilot = keeper.pilot
         if pilot.state is PilotState.STARTING:
-            await asyncio.wait(
-                (pilot.settled,), timeout=max(0.0, pilot.started_at + _LIGHTING - time.monotonic())
-            )
+            left = pilot.started_at + self._timing.pilot_start - time.monotonic()
+            await asyncio.wait((pilot.settled,), timeout=max(0.0, left))
         return pilot if pilot.state is PilotState.READY else None
 
     def list_status(self) -> list[PilotStatus]:
@@ -446,7 +444,7 @@ class PilotManager:
             self._stop_pilot(spec.key)
             keeper = None
         if keeper is None and not self._closed:
-            keeper = self._keepers[spec.key] = _PilotKeeper(spec)
+            keeper = self._keepers[spec.key] = _PilotKeeper(spec, self._timing)
             keeper.task = self._start_task("pilot", keeper.keep_running(), spec.key)
         if keeper is not None:
             keeper.cancel_stop()

@@ -17,6 +17,7 @@ import uvloop
 
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec, PilotState, PilotStatus
 from autoscaler.pools.local_pool import LocalPool
+from autoscaler.pools.timing import PoolTiming
 from autoscaler.supervision import Supervisor
 from tests.bounds import HANG_SECONDS
 
@@ -82,13 +83,26 @@ class History:
 Main = Callable[[LocalPool, History], Awaitable[None]]
 
 
-def run(main: Main, *, drain: float = 10, pilots: str | float = "auto", starts: int = 100) -> None:
+# A busy machine may take long for a fork, and these tests run beside others.
+PATIENT = PoolTiming(fork=HANG_SECONDS)
+
+
+def run(
+    main: Main,
+    *,
+    drain: float = 10,
+    pilots: str | float = "auto",
+    starts: int = 100,
+    timing: PoolTiming = PATIENT,
+) -> None:
     """Run with a pool; no process, no descriptor and no file of it may be left."""
 
     async def bounded() -> None:
         history = History()
         supervisor = Supervisor()
-        pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, pilots=pilots)
+        pool = LocalPool(
+            history, drain=drain, supervisor=supervisor, starts=starts, pilots=pilots, timing=timing
+        )
         async with asyncio.timeout(HANG_SECONDS):
             async with supervisor, pool:
                 await main(pool, history)

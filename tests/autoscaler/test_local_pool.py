@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import pytest
 
 from autoscaler import linux, machine
 from autoscaler.node_memory import Mark
-from autoscaler.pools import Node, NodeState, local_pool
-from autoscaler.pools import pilot_manager as server_side
+from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local_pool import LocalPool
+from autoscaler.pools.timing import PoolTiming
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import History, Main, ask, children, lit, spec
 from tests.bounds import HANG_SECONDS
@@ -33,8 +34,6 @@ FOLDER = Path.cwd()
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How nodes are started; "elsewhere" is where there is nothing of what only Linux has."""
     way: str = request.param
-    # A busy machine may take long for a fork; a node that starts cold instead is another way.
-    monkeypatch.setattr(server_side, "_PATIENCE", HANG_SECONDS)
     if way == "elsewhere":
         monkeypatch.setattr(linux, "AVAILABLE", False)
     return way
@@ -52,12 +51,12 @@ def nohup() -> Iterator[None]:
 def run(way: str) -> Run:
     """Runs a test with a pool of that way."""
 
-    def run(main: Main, *, drain: float = 10) -> None:
+    def run(main: Main, *, drain: float = 10, timing: PoolTiming = pools.PATIENT) -> None:
         async def checked(pool: LocalPool, history: History) -> None:
             await main(pool, history)
             assert all(node.forked == (way == "forked") for node in history.nodes.values() if node.pid)
 
-        pools.run(checked, drain=drain, pilots="off" if way == "cold" else "auto")
+        pools.run(checked, drain=drain, pilots="off" if way == "cold" else "auto", timing=timing)
 
     return run
 
@@ -405,9 +404,8 @@ def test_the_board_of_a_dead_node_tells_what_it_did(run: Run) -> None:
     run(main)
 
 
-def test_what_a_node_has_started_ends_with_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_node_has_started_ends_with_it(run: Run) -> None:
     """Its children and theirs, at once, though they hold its output; nobody stays behind as a zombie."""
-    monkeypatch.setattr(local_pool, "_LAST_WORDS", 2 * HANG_SECONDS)
 
     async def main(pool: LocalPool, history: History) -> None:
         await pool.scale(spec("brood"), 1)
@@ -418,7 +416,7 @@ def test_what_a_node_has_started_ends_with_it(run: Run, monkeypatch: pytest.Monk
         await history.until(NodeState.GONE)
         await asyncio.to_thread(until, lambda: not any(exists(pid) for pid in brood), "all are gone")
 
-    run(main)
+    run(main, timing=replace(pools.PATIENT, last_output=2 * HANG_SECONDS))
 
 
 def exists(pid: int) -> bool:

@@ -16,19 +16,12 @@ from typing import Any
 import pytest
 
 from autoscaler.pools import Node, NodeState, PilotSpec, PilotState
-from autoscaler.pools import pilot_manager as server_side
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.pools.pilot_manager import PilotPolicy
 from tests.autoscaler import pool as pools
-from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec
+from tests.autoscaler.pool import PATIENT, TINY, History, ask, children, lit, pilot, run, spec
 from tests.bounds import HANG_SECONDS
 from tests.server import processes_of, until
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may take long for a fork, and these tests run beside others."""
-    monkeypatch.setattr(server_side, "_PATIENCE", HANG_SECONDS)
 
 
 @pytest.fixture
@@ -243,11 +236,8 @@ def test_a_policy_that_makes_no_sense_is_refused(setting: str) -> None:
 # ---- how they fail
 
 
-def test_a_pilot_with_threads_does_not_fork(
-    preload: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pilot_with_threads_does_not_fork(preload: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A node starts cold at once; why is logged and shown."""
-    monkeypatch.setattr(server_side, "_FIRST_DELAY", HANG_SECONDS)
     threaded = preload(
         "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
@@ -260,15 +250,12 @@ def test_a_pilot_with_threads_does_not_fork(
         assert status.state is PilotState.FAILED
         assert "It has 2 threads and must not fork" in status.reason
 
-    run(main)
+    run(main, timing=replace(PATIENT, first_retry=HANG_SECONDS))
     assert "It has 2 threads and must not fork" in caplog.text
 
 
-def test_a_pilot_that_begins_a_thread_later_does_not_fork(
-    preload: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
     """It is looked at before each fork."""
-    monkeypatch.setattr(server_side, "_FIRST_DELAY", HANG_SECONDS)
     later = preload(
         "import signal, threading, time\n"
         "begin = lambda *_: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
@@ -286,14 +273,13 @@ def test_a_pilot_that_begins_a_thread_later_does_not_fork(
         assert [node.forked for node in nodes] == [True, False]
         assert "threads" in pool.list_pilots()[0].reason
 
-    run(main)
+    run(main, timing=replace(PATIENT, first_retry=HANG_SECONDS))
 
 
 def test_a_pilot_that_cannot_import_is_tried_again_later_each_time(
-    preload: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    preload: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each failure is logged once with its last words; nodes start cold meanwhile, which may do better."""
-    monkeypatch.setattr(server_side, "_FIRST_DELAY", 0.2)
     broken = preload("import sys; print('on the way'); import no.such.module")
 
     def failures() -> list[logging.LogRecord]:
@@ -309,7 +295,7 @@ def test_a_pilot_that_cannot_import_is_tried_again_later_each_time(
         assert "ModuleNotFoundError: No module named 'no'" in status.reason
         assert "exit code 1" in status.reason
 
-    run(main)
+    run(main, timing=replace(PATIENT, first_retry=0.2))
     first, second, third = (record.created for record in failures()[:3])
     assert second - first >= 0.2
     assert third - second >= 0.4
@@ -363,10 +349,8 @@ def test_a_pilot_that_is_short_of_processes_stays_lit(preload: Any, tmp_path: Pa
     run(main)
 
 
-def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any) -> None:
     """Nodes start cold; in the end it is given up."""
-    monkeypatch.setattr(server_side, "_LIGHTING", 0.3)
-    monkeypatch.setattr(server_side, "_LONGEST_LIGHTING", 5.0)
     stuck = preload("import time; time.sleep(600)")
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -383,7 +367,7 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch
         )
         assert "It was not ready within 5 s" in pool.list_pilots()[0].reason
 
-    run(main)
+    run(main, timing=replace(PATIENT, pilot_start=0.3, longest_pilot_start=5.0))
 
 
 @pytest.mark.parametrize(
@@ -406,9 +390,8 @@ def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: 
     run(main)
 
 
-def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again() -> None:
     """Meanwhile nodes start cold."""
-    monkeypatch.setattr(server_side, "_FIRST_DELAY", 3.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
@@ -428,7 +411,7 @@ def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again(monkeypatch: pyte
         assert [node.forked for node in (forked, cold, again)] == [True, False, True]
         assert await ask(forked, "still here") == "forked still here"
 
-    run(main)
+    run(main, timing=replace(PATIENT, first_retry=3.0))
 
 
 def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
@@ -448,9 +431,8 @@ def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
     run(main)
 
 
-def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """A node that it does not fork in time starts cold; another pilot is lit."""
-    monkeypatch.setattr(server_side, "_PATIENCE", 4.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
@@ -467,7 +449,7 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture, monkeypatch
         assert (await start(pool, "again")).forked
         assert await ask(spare, "still here") == "spare still here"
 
-    run(main)
+    run(main, timing=replace(PATIENT, fork=4.0))
     assert "pilot tiny failed: It did not fork within 4 s of being asked.\n" in caplog.text
 
 

@@ -12,16 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autoscaler import linux
 from autoscaler.pilot import PilotSetup
-from autoscaler.pools import local_pool
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.processes import OrphanReaper
-from tests.autoscaler.pool import TINY, History, children, lit, run
+from tests.autoscaler.pool import PATIENT, TINY, History, children, lit, run
 from tests.bounds import HANG_SECONDS
 from tests.server import until
 
@@ -125,9 +125,8 @@ def test_strays_are_reaped() -> None:
         linux.set_subreaper(adopted)
 
 
-def test_a_pool_reaps_strays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_reaps_strays() -> None:
     """Now and then, as long as it is there."""
-    monkeypatch.setattr(local_pool, "_HOUSEKEEPING", 0.05)
 
     async def main(pool: LocalPool, history: History) -> None:
         before = children()
@@ -135,4 +134,4 @@ def test_a_pool_reaps_strays(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.to_thread(until, lambda: children() - before, "the orphan is ours")
         await asyncio.to_thread(until, lambda: not children() - before, "it is reaped")
 
-    run(main)
+    run(main, timing=replace(PATIENT, housekeeping=0.05))

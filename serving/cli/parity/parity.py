@@ -30,7 +30,6 @@ from serving.cli.parity.prediction_runs import (
     run_node_process,
 )
 from serving.cli.parity.result_comparison import (
-    BATCH_SIZES,
     ParityResult,
     RowDifference,
     RowRefusal,
@@ -134,6 +133,8 @@ def _compare_predictions(
 
     Raises InvalidArgument if no row is good.
     """
+    from serving.runtimes.output_equality import BATCH_SIZES  # noqa: PLC0415  start-up time of the others
+
     answers = online.predict_rows(rows, REQUEST_ROWS)
     refusals = [answer for answer in answers if isinstance(answer, RowRefusal)]
     if len(refusals) == len(rows):

@@ -1,8 +1,4 @@
-"""Compares online and batch predictions of the same rows, by the rule of `serving.node.batch_equivalence`.
-
-Labels, tree models and custom routines: identical to the bit. Elsewhere the numbers of an output may differ
-by the larger of 4 units in the last place of its largest one, and what the model itself shows when the same
-rows are predicted in batches of 1, 2 and 64.
+"""Compares online and batch predictions of the same rows, by the rule of `serving.runtimes.output_equality`.
 
 JSON does not say what type a number had. An output is held to be float32 if all its numbers could be the
 shortest texts of float32 values, which are what answers carry: they have nine digits at most, as numbers of
@@ -12,17 +8,14 @@ float64 do only where they are as good as whole. What is compared then is the fl
 from __future__ import annotations
 
 import json
-import math
-import struct
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-# Batch sizes that show how far the model agrees with itself.
-BATCH_SIZES = (1, 2, 64)
+if TYPE_CHECKING:  # start-up time of the other commands
+    from numpy.typing import NDArray
 
-_ULPS = 4
 # With so many significant digits, any float32 can be told from all others.
 _DIGITS = 9
 
@@ -60,103 +53,86 @@ class ParityResult:
     largest_difference: float = 0.0
 
 
+_Path = tuple[str | int, ...]
+_Leaves = Mapping[_Path, Any]
+"""The values inside an answer, by the keys and positions that lead to them."""
+
+
 def compare_results(
     online: RowResults, batch: RowResults, regrouped: Callable[[], Sequence[RowResults]] | None
 ) -> ParityResult:
     """Compare the answers to the same rows.
 
-    `regrouped` predicts online again, in BATCH_SIZES, if that is needed; None where nothing may differ.
+    `regrouped` predicts online again, in `output_equality.BATCH_SIZES`, if that is needed; None where nothing
+    may differ.
     """
-    compared: Sequence[RowResults] = [online, batch]
-    tolerance = Tolerance()
+    outputs: Mapping[str, _FloatOutput] = {}
     if regrouped is not None and any(_is_different(*pair) for pair in zip(online, batch, strict=True)):
-        compared = _decode_float32_outputs([online, batch, *regrouped()])
-        tolerance = Tolerance.measure(compared[:2], compared[2:])
+        outputs = _measure_outputs([online, batch], regrouped())
     equal = refused = 0
     largest = 0.0
-    for row, (one, other) in enumerate(zip(compared[0], compared[1], strict=True)):
+    for row, (one, other) in enumerate(zip(online, batch, strict=True)):
         if isinstance(one, RowRefusal) and isinstance(other, RowRefusal):
             refused += 1
             continue
-        if not tolerance.allows(one, other):
-            return ParityResult(equal, refused, RowDifference(row, online[row], batch[row]), largest)
+        distance = _measure_difference(one, other, outputs)
+        if distance is None:
+            return ParityResult(equal, refused, RowDifference(row, one, other), largest)
         equal += 1
-        largest = max([largest, *_measure_distances(one, other)])
+        largest = max(largest, distance)
     return ParityResult(equal, refused, None, largest)
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """By how much the numbers of each output may differ; what is not named, not at all."""
+class _FloatOutput:
+    """By how much the numbers of an output may differ, once they are values of its type."""
 
-    allowed: Mapping[str, float] = field(default_factory=dict)
+    is_float32: bool
+    allowed: float
 
-    @classmethod
-    def measure(cls, compared: Sequence[RowResults], regrouped: Sequence[RowResults]) -> Tolerance:
-        """From the compared answers, and those of the model to the same rows in BATCH_SIZES."""
-        numbers: defaultdict[str, list[float]] = defaultdict(list)
-        for answer in (answer for answers in (*compared, *regrouped) for answer in answers):
-            for output, value in _iterate_leaves(answer):
-                if isinstance(value, float):
-                    numbers[output].append(value)
-        spread: defaultdict[str, float] = defaultdict(float)
-        first, *others = regrouped or [()]
-        for answers in others:
-            for one, other in zip(first, answers, strict=True):
-                for output, distance in _measure_distances_by_output(one, other):
-                    spread[output] = max(spread[output], distance)
-        return cls(
-            {output: max(_ULPS * _compute_ulp(found), spread[output]) for output, found in numbers.items()}
-        )
-
-    def allows(self, one: RowResult, other: RowResult) -> bool:
-        """Whether two answers to a row are equal."""
-        if not _is_different(one, other):
-            return True
-        if _strip_values(one) != _strip_values(other):
-            return False
-        return all(
-            _is_same_number(first, second, self.allowed.get(output, 0.0))
-            for (output, first), (_, second) in zip(_iterate_leaves(one), _iterate_leaves(other), strict=True)
-        )
+    def measure_distance(self, numbers: Sequence[float], others: Sequence[float]) -> float:
+        """The largest difference of numbers in the same place."""
+        apart = _to_array(numbers, is_float32=self.is_float32) - _to_array(others, is_float32=self.is_float32)
+        return float(abs(apart).max())
 
 
-def _decode_float32_outputs(results: Sequence[RowResults]) -> Sequence[RowResults]:
-    """The answers with the numbers of float32 outputs as the float32 values that their texts stand for."""
-    written = {
-        (output, value)
-        for answers in results
-        for answer in answers
-        for output, value in _iterate_leaves(answer)
-        if isinstance(value, float)
-    }
-    longer = {output for output, value in written if _to_float32(value) is None}
-    return [[_decode_float32_values(answer, longer) for answer in answers] for answers in results]
+def _measure_outputs(
+    compared: Sequence[RowResults], regrouped: Sequence[RowResults]
+) -> Mapping[str, _FloatOutput]:
+    """What may differ in each output; the regrouped answers show how far the model differs from itself."""
+    from serving.runtimes import output_equality  # noqa: PLC0415  start-up time of the other commands
+
+    groups = [[_list_leaves(answer) for answer in answers] for answers in (*compared, *regrouped)]
+    numbers = _collect_numbers(leaves for group in groups for leaves in group)
+    float32 = {output for output, values in numbers.items() if _are_float32(values)}
+    everything = _to_arrays(numbers, float32)
+    # Where the model refuses a row in some batch, or answers in another shape, there is nothing to measure.
+    alike = [rows for rows in zip(*groups[len(compared) :], strict=True) if _have_same_form(rows)]
+    own = [_to_arrays(_collect_numbers(group), float32) for group in zip(*alike, strict=True)]
+    spread = output_equality.measure_spread(own[0], own[1:]) if own else {}
+    allowed = output_equality.compute_tolerance(everything, spread, exact=False)
+    return {output: _FloatOutput(output in float32, limit) for output, limit in allowed.items()}
 
 
-def _decode_float32_values(answer: RowResult, longer: Collection[str], output: str = "") -> RowResult:
-    match answer:
-        case dict():
-            return {
-                key: _decode_float32_values(value, longer, f"{output}.{key}") for key, value in answer.items()
-            }
-        case list():
-            return [_decode_float32_values(value, longer, output) for value in answer]
-        case float() if output not in longer:
-            return _to_float32(answer)
-        case _:
-            return answer
-
-
-def _to_float32(number: float) -> float | None:
-    """The float32 whose shortest text this number may be; None if it has too many digits, or is too large."""
-    if float(f"{number:.{_DIGITS}g}") != number:
+def _measure_difference(
+    one: RowResult, other: RowResult, outputs: Mapping[str, _FloatOutput]
+) -> float | None:
+    """The largest difference of two answers to a row; None if they differ by more than is allowed."""
+    if not _is_different(one, other):
+        return 0.0
+    leaves, others = _list_leaves(one), _list_leaves(other)
+    if not outputs or not _have_same_form((leaves, others)):
         return None
-    try:
-        (single,) = struct.unpack("f", struct.pack("f", number))
-    except OverflowError:
+    if any(value != others[path] for path, value in leaves.items() if not isinstance(value, float)):
         return None
-    return float(single)
+    numbers, other_numbers = _collect_numbers([leaves]), _collect_numbers([others])
+    largest = 0.0
+    for name, values in numbers.items():
+        distance = outputs[name].measure_distance(values, other_numbers[name])
+        if distance > outputs[name].allowed:
+            return None
+        largest = max(largest, distance)
+    return largest
 
 
 def _is_different(one: RowResult, other: RowResult) -> bool:
@@ -166,65 +142,59 @@ def _is_different(one: RowResult, other: RowResult) -> bool:
     return json.dumps(one, sort_keys=True) != json.dumps(other, sort_keys=True)
 
 
-def _is_same_number(one: Any, other: Any, allowed: float) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and allowed:
-        return abs(one - other) <= allowed
-    return not _is_different(one, other)
-
-
-def _iterate_leaves(answer: RowResult, output: str = "") -> Iterator[tuple[str, Any]]:
-    """The values inside an answer, each with the name of its output: the keys that lead to it."""
+def _list_leaves(answer: RowResult, path: _Path = ()) -> dict[_Path, Any]:
+    """The values inside an answer; objects and lists that hold none are such values too."""
+    members: Iterable[tuple[str | int, Any]] = ()
     match answer:
         case dict():
-            for key in sorted(answer):
-                yield from _iterate_leaves(answer[key], f"{output}.{key}")
+            members = answer.items()
         case list():
-            for value in answer:
-                yield from _iterate_leaves(value, output)
-        case _:
-            yield output, answer
+            members = enumerate(answer)
+    found: dict[_Path, Any] = {}
+    for key, value in members:
+        found |= _list_leaves(value, (*path, key))
+    return found or {path: answer}
 
 
-def _strip_values(answer: RowResult) -> Any:
-    """The answer without its values."""
-    match answer:
-        case dict():
-            return {key: _strip_values(value) for key, value in answer.items()}
-        case list():
-            return [_strip_values(value) for value in answer]
-        case RowRefusal():
-            return RowRefusal
-        case _:
-            return None
+def _have_same_form(rows: Sequence[_Leaves]) -> bool:
+    """Whether values of the same types are in the same places."""
+    forms = [{path: type(value) for path, value in leaves.items()} for leaves in rows]
+    return all(form == forms[0] for form in forms)
 
 
-def _measure_distances_by_output(one: RowResult, other: RowResult) -> Iterable[tuple[str, float]]:
-    """How far numbers in the same place are from each other."""
-    if _strip_values(one) != _strip_values(other):
-        return
-    for (output, first), (_, second) in zip(_iterate_leaves(one), _iterate_leaves(other), strict=True):
-        if isinstance(first, float) and isinstance(second, float):
-            yield output, abs(first - second)
+def _name_output(path: _Path) -> str:
+    """The output that a value belongs to: the keys that lead to it, without the positions in lists."""
+    return ".".join(key for key in path if isinstance(key, str))
 
 
-def _measure_distances(one: RowResult, other: RowResult) -> Iterator[float]:
-    for _, distance in _measure_distances_by_output(one, other):
-        yield distance
+def _collect_numbers(rows: Iterable[_Leaves]) -> Mapping[str, list[float]]:
+    """The floats of some rows by output."""
+    numbers: defaultdict[str, list[float]] = defaultdict(list)
+    for leaves in rows:
+        for path, value in leaves.items():
+            if isinstance(value, float):
+                numbers[_name_output(path)].append(value)
+    return numbers
 
 
-def _compute_ulp(numbers: Iterable[float]) -> float:
-    """A unit in the last place of the largest number, in the type that all of them have."""
-    numbers = list(numbers)
-    largest = max(map(abs, numbers))
-    if not all(map(_is_float32, numbers)):
-        return math.ulp(largest)
-    _, exponent = math.frexp(largest)
-    return math.ldexp(1.0, max(exponent - 24, -149))
+def _to_arrays(numbers: Mapping[str, Sequence[float]], float32: Collection[str]) -> dict[str, NDArray[Any]]:
+    return {output: _to_array(values, is_float32=output in float32) for output, values in numbers.items()}
 
 
-def _is_float32(number: float) -> bool:
-    try:
-        (single,) = struct.unpack("f", struct.pack("f", number))
-    except OverflowError:
+def _to_array(numbers: Sequence[float], *, is_float32: bool) -> NDArray[Any]:
+    import numpy as np  # noqa: PLC0415  start-up time of the other commands
+
+    return np.array(numbers, np.float32 if is_float32 else np.float64)
+
+
+def _are_float32(numbers: Sequence[float]) -> bool:
+    """Whether all may be shortest texts of float32 values, or all are such values with all their digits."""
+    import numpy as np  # noqa: PLC0415  start-up time of the other commands
+
+    with np.errstate(over="ignore"):
+        single = _to_array(numbers, is_float32=True)
+    if not np.isfinite(single).all():
         return False
-    return bool(single == number)
+    return all(float(f"{number:.{_DIGITS}g}") == number for number in numbers) or bool(
+        (single == np.array(numbers)).all()
+    )

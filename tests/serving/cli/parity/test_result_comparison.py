@@ -141,6 +141,17 @@ def test_what_the_model_itself_shows() -> None:
     assert elsewhere.difference is not None
 
 
+def test_rows_that_the_model_refuses_in_some_batches() -> None:
+    """They say nothing of how far it differs from itself; the others do."""
+    groupings = [[0.5, 0.25], [RowRefusal("x"), 0.25], [0.6, 0.2501]]
+
+    within = compare_results([0.5, 0.25], [0.5, 0.25009], lambda: groupings)
+    beyond = compare_results([0.5, 0.25], [0.5, 0.2502], lambda: groupings)
+
+    assert within.difference is None
+    assert beyond.difference == RowDifference(1, 0.25, 0.2502)
+
+
 def test_the_model_is_asked_again_only_when_something_differs() -> None:
     """Most are equal to the bit, and three times the requests are saved."""
 

@@ -15,10 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Internal, ServingError
-from serving.gateway.api.protocol_metadata import collect_statistics, iter_version_statuses
+from serving.gateway.api.protocol_metadata import (
+    collect_statistics,
+    find_versions,
+    is_ready,
+    iter_version_statuses,
+    list_statuses,
+)
 from serving.gateway.api.request_io import Endpoint
 from serving.gateway.catalog.lookup import resolve_address
-from serving.gateway.control.model_status import find_versions, is_ready, list_statuses
 from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.methods import METHODS, ApiMethod
 from serving.gateway.observability.model_statistics import ModelStatistics

@@ -9,22 +9,29 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import InvalidArgument, NotFound
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.gateway.api.request_io import Endpoint, json_response, read_json
-from serving.gateway.catalog.lookup import resolve_address
-from serving.gateway.control.model_status import find_versions, get_status, is_ready, list_statuses
+from serving.gateway.catalog.lookup import address_to_name, resolve_address, resolve_version
 from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.methods import ApiMethod
 from serving.gateway.observability.model_statistics import ModelStatistics
-from serving.gateway.state.records import CatalogState
-from serving.names import ModelName
+from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.names import ModelName, VersionName
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_metadata as tensorflow
 from serving.protocols import triton_extensions
 from serving.protocols.addresses import ModelAddress
-from serving.protocols.tensorflow_metadata import VersionStatus
+from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
+from serving.resources import VersionState
 
 _NOT_READY = 503
+_STATES: Mapping[VersionState | None, ServableState] = {
+    VersionState.CREATING: ServableState.LOADING,
+    VersionState.READY: ServableState.AVAILABLE,
+    VersionState.UPDATING: ServableState.LOADING,
+    VersionState.DELETING: ServableState.UNLOADING,
+    VersionState.FAILED: ServableState.END,
+}
 
 
 class ProtocolMetadataApi:
@@ -184,3 +191,35 @@ def _parse_address(request: Request) -> ModelAddress:
     return ModelAddress(
         ModelName(path["project"], path["model"]), path.get("version", ""), path.get("label", "")
     )
+
+
+def list_statuses(state: CatalogState, address: ModelAddress) -> list[VersionStatus]:
+    """The status of the addressed version, or of all versions of the model. Raises NotFound."""
+    return [get_status(record) for record in find_versions(state, address)]
+
+
+def find_versions(state: CatalogState, address: ModelAddress) -> list[VersionRecord]:
+    """The addressed version, or all versions of the model. Raises NotFound."""
+    name = address_to_name(state, address)
+    if isinstance(name, VersionName):
+        return [state.versions[name]]
+    versions = [state.versions[child] for child in state.version_order.list_children(name)]
+    if not versions:
+        raise NotFound(f"Could not find any versions of model {name}.")
+    return versions
+
+
+def is_ready(state: CatalogState, address: ModelAddress) -> bool:
+    """Whether predictions for an address are answered. Raises NotFound."""
+    name = address_to_name(state, address)
+    try:
+        resolve_version(state, name)
+    except FailedPrecondition:
+        return False
+    return True
+
+
+def get_status(record: VersionRecord) -> VersionStatus:
+    version = record.version
+    error = version.error_message if version.state is VersionState.FAILED else ""
+    return VersionStatus(record.name.version, _STATES.get(version.state, ServableState.UNKNOWN), error)

@@ -172,7 +172,6 @@ ROOMS: dict[str, set[str]] = {
         "serving/gateway/state",
         "serving/logs",
         "serving/predictor",
-        "serving/protocols",
     },
     "serving/gateway/jobs": {
         "autoscaler",

@@ -39,7 +39,7 @@ from serving.gateway.api.openapi import OpenApiDocumentApi
 from serving.gateway.api.operations import OperationsApi
 from serving.gateway.api.partial_responses import with_checked_fields, with_selected_fields
 from serving.gateway.api.policies import PoliciesApi
-from serving.gateway.api.protocol_metadata import ProtocolMetadataApi, with_default_project
+from serving.gateway.api.protocol_metadata import CatalogModelInfo, ProtocolMetadataApi, with_default_project
 from serving.gateway.api.request_io import Endpoint, error_response, json_response
 from serving.gateway.api.versions import VersionsApi
 from serving.gateway.audit.audit_log import AuditLog
@@ -248,12 +248,7 @@ class Gateway:
         from serving.gateway.api.metadata_service import MetadataService  # noqa: PLC0415  only where gRPC is switched on
 
         return MetadataService(
-            lambda: self._catalog.state,
-            lambda: not self._get_unready_reason(),
-            self._schema_registry,
-            self._statistics,
-            name=self._config.server_name,
-            project=self._config.default_project,
+            self._describe_models,
             wrap_endpoint=self._wrap_endpoint,
             stats=self._prediction_stats,
             tracing=self._tracing,
@@ -337,13 +332,7 @@ class Gateway:
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
             **PoliciesApi(self._catalog, self._access).build_endpoints(),
-            **ProtocolMetadataApi(
-                lambda: self._catalog.state,
-                lambda: not self._get_unready_reason(),
-                self._schema_registry,
-                self._statistics,
-                self._config.server_name,
-            ).build_endpoints(),
+            **ProtocolMetadataApi(self._describe_models).build_endpoints(),
         }
         return build_routes(
             {
@@ -351,6 +340,16 @@ class Gateway:
                 for name, endpoint in endpoints.items()
             },
             self._wrap_endpoint,
+        )
+
+    def _describe_models(self) -> CatalogModelInfo:
+        return CatalogModelInfo(
+            self._catalog.state,
+            not self._get_unready_reason(),
+            self._schema_registry,
+            self._statistics,
+            self._config.server_name,
+            self._config.default_project,
         )
 
     def _wrap_endpoint(self, method: ApiMethod, endpoint: Endpoint) -> Endpoint:

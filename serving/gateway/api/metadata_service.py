@@ -7,37 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Internal, ServingError
-from serving.gateway.api.protocol_metadata import (
-    collect_statistics,
-    find_versions,
-    is_ready,
-    iter_version_statuses,
-    list_statuses,
-)
+from serving.gateway.api.protocol_metadata import CatalogModelInfo
 from serving.gateway.api.request_io import Endpoint
-from serving.gateway.catalog.lookup import resolve_address
-from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.methods import METHODS, ApiMethod
-from serving.gateway.observability.model_statistics import ModelStatistics
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.request_context import request_id_header
-from serving.gateway.state.records import CatalogState
-from serving.model_schema import ModelSchema
-from serving.names import ModelName
-from serving.protocols import Reply, triton_extensions
-from serving.protocols import inference_metadata as inference
-from serving.protocols.addresses import ModelAddress, parse_address
+from serving.protocols import Reply
+from serving.protocols.addresses import parse_address
 from serving.protocols.errors import render_error
 from serving.protocols.model_spec import parse_model_spec
-from serving.protocols.tensorflow_metadata import VersionStatus
 from serving.transport.grpc_server.call import GrpcCall
 from serving.transport.grpc_server.metadata_service import answer_metadata_call
 
@@ -55,30 +41,19 @@ _NO_MODEL = "-"
 class MetadataService:
     """Answers calls about models and the server.
 
-    `around` wraps a method's endpoint in the checks of all its requests. `state` is the catalog's state,
-    `ready` says whether the server is up; `schemas` has the schemas of versions, `statistics` their
-    statistics. `project` is that of models which are not named in full; `name` is the server's name.
+    `describe` gives the information about the server and its models now. `wrap_endpoint` wraps a
+    method's endpoint in the checks of all its requests.
     """
 
     def __init__(
         self,
-        state: Callable[[], CatalogState],
-        ready: Callable[[], bool],
-        schemas: SchemaRegistry,
-        statistics: ModelStatistics,
+        describe: Callable[[], CatalogModelInfo],
         *,
-        name: str,
-        project: str,
         wrap_endpoint: Callable[[ApiMethod, Endpoint], Endpoint],
         stats: PredictionStats,
         tracing: Tracing | None,
     ) -> None:
-        self._state = state
-        self._ready = ready
-        self._schemas = schemas
-        self._statistics = statistics
-        self._name = name
-        self._project = project
+        self._describe = describe
         self._wrap_endpoint = wrap_endpoint
         self._stats = stats
         self._tracing = tracing
@@ -102,61 +77,16 @@ class MetadataService:
 
     def _resolve_endpoint(self, method: ApiMethod, call: GrpcCall) -> tuple[dict[str, str], Endpoint]:
         """Return the path parameters that the call stands for, and the endpoint that answers it."""
-        about = _ModelInfo(
-            self._state(), self._ready(), self._schemas, self._statistics, self._name, self._project
-        )
+        info = self._describe()
         if not call.rpc.has_model_name or method.id == _ALL_STATISTICS:
-            return {}, _make_endpoint(call, "", about)
+            return {}, _make_endpoint(call, "", info)
         try:
             spec = call.head.read_model_spec()
-            asked = parse_address(spec.model, self._project, version=spec.version, label=spec.label)
+            asked = parse_address(spec.model, info.project, version=spec.version, label=spec.label)
         except ServingError as problem:
-            return {"project": self._project, "model": _NO_MODEL}, _make_error_endpoint(problem)
+            return {"project": info.project, "model": _NO_MODEL}, _make_error_endpoint(problem)
         named = {"project": asked.model.project, "model": asked.model.model}
-        return named, _make_endpoint(call, spec.model, replace(about, asked=asked))
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelInfo:
-    """Information about the server, and about the model or version of an address."""
-
-    records: CatalogState
-    up: bool
-    schemas: SchemaRegistry
-    model_statistics: ModelStatistics
-    server_name: str
-    project: str
-    asked: ModelAddress | None = None  # None: all of the project's models
-
-    def is_up(self) -> bool:
-        return self.up
-
-    def server_metadata(self) -> Mapping[str, Any]:
-        return inference.render_server(self.server_name, triton_extensions.EXTENSIONS)
-
-    def is_ready(self) -> bool:
-        return is_ready(self.records, self._address)
-
-    def version_statuses(self) -> Sequence[VersionStatus]:
-        return list_statuses(self.records, self._address)
-
-    async def resolve_schema(self) -> tuple[str, ModelSchema]:
-        record = resolve_address(self.records, self._address)
-        return record.name.version, await self.schemas.get_schema(record)
-
-    def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
-        if self.asked is None:
-            return collect_statistics(self.records, self.project, self.model_statistics)
-        return triton_extensions.render_statistics(
-            model, map(self.model_statistics.get_statistics, find_versions(self.records, self.asked))
-        )
-
-    def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
-        return iter_version_statuses(self.records, self.project)
-
-    @property
-    def _address(self) -> ModelAddress:
-        return self.asked or ModelAddress(ModelName("", ""))
+        return named, _make_endpoint(call, spec.model, replace(info, asked=asked))
 
 
 def _select_method(call: GrpcCall) -> ApiMethod:
@@ -169,7 +99,7 @@ def _select_method(call: GrpcCall) -> ApiMethod:
     return method
 
 
-def _make_endpoint(call: GrpcCall, model: str, info: _ModelInfo) -> Endpoint:
+def _make_endpoint(call: GrpcCall, model: str, info: CatalogModelInfo) -> Endpoint:
     async def endpoint(_: Request) -> Response:
         return Response(await answer_metadata_call(call.rpc, call.body, model, info))
 

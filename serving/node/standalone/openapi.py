@@ -58,13 +58,25 @@ _OWN_OPERATIONS = {
         _make_operation("What the model takes and answers", schema_ref("Schema")),
     ),
 }
-_TENSORFLOW_PATHS: tuple[tuple[str, str], ...] = (
-    (f"{_TENSORFLOW}ModelService.GetModelStatus", ""),
-    (f"{_TENSORFLOW}PredictionService.GetModelMetadata", "/metadata"),
-)
-_INFERENCE_PATHS: tuple[tuple[str, str], ...] = (
-    (f"{_INFERENCE}ModelMetadata", ""),
-    (f"{_INFERENCE}ModelReady", "/ready"),
+# The paths of calls about the model and the server, each with its method.
+METADATA_PATHS: tuple[tuple[str, str], ...] = (
+    *(
+        (f"/v1/models/{{model}}{version}{suffix}", f"{_TENSORFLOW}{method}")
+        for version in ("", "/versions/{version}", "/labels/{label}")
+        for suffix, method in (
+            ("", "ModelService.GetModelStatus"),
+            ("/metadata", "PredictionService.GetModelMetadata"),
+        )
+    ),
+    ("/v2", f"{_INFERENCE}ServerMetadata"),
+    ("/v2/health/live", f"{_INFERENCE}ServerLive"),
+    ("/v2/health/ready", f"{_INFERENCE}ServerReady"),
+    *(
+        (f"/v2/models/{model}{version}{suffix}", f"{_INFERENCE}{method}")
+        for model in ("{model}", "projects/{project}/models/{model}")
+        for version in ("", "/versions/{version}")
+        for suffix, method in (("", "ModelMetadata"), ("/ready", "ModelReady"))
+    ),
 )
 
 
@@ -121,17 +133,9 @@ def _list_operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str
         for verb in ("Predict", "Classify", "Regress"):
             name = f"{_TENSORFLOW}PredictionService.{verb}"
             yield name, "post", f"/v1/models/{{model}}{version}:{verb.lower()}", operations[name]
-        for name, suffix in _TENSORFLOW_PATHS:
-            yield name, "get", f"/v1/models/{{model}}{version}{suffix}", operations[name]
-    for verb, path in (
-        ("ServerMetadata", ""),
-        ("ServerLive", "/health/live"),
-        ("ServerReady", "/health/ready"),
-    ):
-        yield f"{_INFERENCE}{verb}", "get", f"/v2{path}", operations[f"{_INFERENCE}{verb}"]
+    for path, name in METADATA_PATHS:
+        yield name, "get", path, operations[name]
     for model in ("{model}", "projects/{project}/models/{model}"):
         for version in ("", "/versions/{version}"):
-            for name, suffix in _INFERENCE_PATHS:
-                yield name, "get", f"/v2/models/{model}{version}{suffix}", operations[name]
             name = f"{_INFERENCE}ModelInfer"
             yield name, "post", f"/v2/models/{model}{version}/infer", operations[name]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+import functools
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -15,19 +17,17 @@ from starlette.routing import Route
 from serving.errors import Internal, ServingError, Unavailable
 from serving.model_schema import ModelSchema, for_ai_platform, schema_to_json
 from serving.node.app import ServingNode
-from serving.node.standalone.openapi import build_node_document
+from serving.node.standalone.openapi import METADATA_PATHS, build_node_document
 from serving.openapi import docs_page
 from serving.protocols import inference_metadata as inference
-from serving.protocols import tensorflow_metadata as tensorflow
+from serving.protocols import triton_extensions
 from serving.protocols.errors import render_error
+from serving.protocols.metadata_calls import answer_http_call
 from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
 from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
 
 # The version in answers to requests that name none.
 DEFAULT_VERSION = "1"
-
-_NOT_READY = 503
-_MODELS = ("/v2/models/{model}", "/v2/models/projects/{project}/models/{model}")
 
 
 def create_app(node: ServingNode, health_route: str = "") -> Starlette:
@@ -79,7 +79,7 @@ async def _get_liveness(_: Request) -> Response:
 
 
 async def _get_readiness(request: Request) -> Response:
-    _require_schema(request)
+    _require_schema(_current_node(request))
     return _json_response({"status": "ready"})
 
 
@@ -88,14 +88,14 @@ async def _get_stats(request: Request) -> Response:
 
 
 async def _get_schema(request: Request) -> Response:
-    return _json_response(schema_to_json(_schema_with_bare_answers(request)))
+    return _json_response(schema_to_json(_schema_with_bare_answers(_current_node(request))))
 
 
 async def _get_openapi(request: Request) -> Response:
     node = _current_node(request)
     return _json_response(
         build_node_document(
-            _schema_with_bare_answers(request) if _is_ready(request) else None,
+            _schema_with_bare_answers(node) if node.predictor is not None else None,
             legacy_model_errors=node.legacy_model_errors,
         )
     )
@@ -105,50 +105,43 @@ async def _get_docs(_: Request) -> Response:
     return Response(docs_page.read_page(), headers=dict(docs_page.page_headers()))
 
 
-# ---- TensorFlow Serving's
+# ---- metadata in all protocols
 
 
-async def _get_model_status(request: Request) -> Response:
-    return _json_response(tensorflow.render_status([_version_status(request)]))
+@dataclass(frozen=True, slots=True)
+class NodeModelInfo:
+    """Information about the node's one model, as the version that a client calls it."""
+
+    node: ServingNode
+    version: str = DEFAULT_VERSION
+
+    def is_up(self) -> bool:
+        return self.node.predictor is not None
+
+    is_ready = is_up
+
+    def server_metadata(self) -> Mapping[str, Any]:
+        return inference.render_server()
+
+    def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
+        raise triton_extensions.standalone_unsupported_error()
+
+    def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
+        raise triton_extensions.standalone_unsupported_error()
+
+    def version_statuses(self) -> Sequence[VersionStatus]:
+        state = ServableState.AVAILABLE if self.is_up() else ServableState.LOADING
+        return [VersionStatus(self.version, state)]
+
+    async def resolve_schema(self) -> tuple[str, ModelSchema]:
+        return self.version, _require_schema(self.node)
 
 
-async def _get_model_signatures(request: Request) -> Response:
-    return _json_response(
-        tensorflow.render_metadata(
-            _requested_model(request), _version_status(request).version, _require_schema(request)
-        )
-    )
-
-
-# ---- the Open Inference Protocol's
-
-
-async def _get_server_metadata(_: Request) -> Response:
-    return _json_response(inference.render_server())
-
-
-async def _get_server_live(_: Request) -> Response:
-    return _json_response(inference.render_live())
-
-
-async def _get_server_ready(request: Request) -> Response:
-    is_ready = _is_ready(request)
-    return _json_response(inference.render_ready(is_ready), 200 if is_ready else _NOT_READY)
-
-
-async def _get_model_ready(request: Request) -> Response:
-    is_ready = _is_ready(request)
-    return _json_response(
-        inference.render_model_ready(_requested_model(request), is_ready), 200 if is_ready else _NOT_READY
-    )
-
-
-async def _get_model_metadata(request: Request) -> Response:
-    return _json_response(
-        inference.render_metadata(
-            _requested_model(request), [_version_status(request)], _require_schema(request)
-        )
-    )
+async def _answer_metadata_call(method: str, request: Request) -> Response:
+    path = request.path_params
+    info = NodeModelInfo(_current_node(request), path.get("version", DEFAULT_VERSION))
+    status, found = await answer_http_call(method, path.get("model", ""), info)
+    return _json_response(found, status)
 
 
 _ROUTES = (
@@ -160,18 +153,8 @@ _ROUTES = (
     Route("/v1/projects/{project}/models/{model}/versions/{version}:schema", _get_schema),
     Route("/v1/projects/{project}/models/{model}:schema", _get_schema),
     *(
-        Route(f"/v1/models/{{model}}{version}{suffix}", endpoint)
-        for version in ("", "/versions/{version}", "/labels/{label}")
-        for suffix, endpoint in (("", _get_model_status), ("/metadata", _get_model_signatures))
-    ),
-    Route("/v2", _get_server_metadata),
-    Route("/v2/health/live", _get_server_live),
-    Route("/v2/health/ready", _get_server_ready),
-    *(
-        Route(f"{model}{version}{suffix}", endpoint)
-        for model in _MODELS
-        for version in ("", "/versions/{version}")
-        for suffix, endpoint in (("", _get_model_metadata), ("/ready", _get_model_ready))
+        Route(path, functools.partial(_answer_metadata_call, method), methods=["GET"])
+        for path, method in METADATA_PATHS
     ),
 )
 
@@ -184,33 +167,16 @@ def _current_node(request: Request) -> ServingNode:
     return node
 
 
-def _is_ready(request: Request) -> bool:
-    return _current_node(request).predictor is not None
-
-
-def _require_schema(request: Request) -> ModelSchema:
+def _require_schema(node: ServingNode) -> ModelSchema:
     """The model's schema. Raises Unavailable while it is being loaded."""
-    node = _current_node(request)
     if node.predictor is None or node.schema is None:
         raise model_loading_error()
     return node.schema
 
 
-def _schema_with_bare_answers(request: Request) -> ModelSchema:
+def _schema_with_bare_answers(node: ServingNode) -> ModelSchema:
     """The schema with bare answers where the setting says so."""
-    return for_ai_platform(_require_schema(request), bare=_current_node(request).has_bare_answers)
-
-
-def _requested_model(request: Request) -> str:
-    """The model's name in the request; any name will do."""
-    model: str = request.path_params["model"]
-    return model
-
-
-def _version_status(request: Request) -> VersionStatus:
-    """The version's state, under the version in the request."""
-    state = ServableState.AVAILABLE if _is_ready(request) else ServableState.LOADING
-    return VersionStatus(request.path_params.get("version", DEFAULT_VERSION), state)
+    return for_ai_platform(_require_schema(node), bare=node.has_bare_answers)
 
 
 def _json_response(body: Any, status: int = 200) -> Response:

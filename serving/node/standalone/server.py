@@ -24,14 +24,17 @@ from serving.node.app import ReadyReport, ServingNode
 from serving.node.predict import Predictor
 from serving.node.request_marks import CallMark
 from serving.node.standalone.prediction_handler import PredictorProvider, StandalonePredictionHandler
-from serving.node.standalone.routes import create_app
+from serving.node.standalone.routes import DEFAULT_VERSION, NodeModelInfo, create_app
 from serving.node.warmup.protocol_warmup import make_http_examples, warm_up_connection
+from serving.protocols import Reply
+from serving.protocols.errors import render_error
 from serving.runtimes import LoadSpec
 from serving.transport import http_server
 from serving.transport.cross_origin import CrossOriginPolicy
 from serving.transport.grpc_startup import bind_grpc_server
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
+    from serving.transport.grpc_server.call import GrpcCall
     from serving.transport.grpc_server.server import MetadataHandler
 
 logger = logging.getLogger(__name__)
@@ -138,9 +141,24 @@ async def serve_standalone(
 
 
 def _make_metadata_service(node: ServingNode) -> MetadataHandler:
-    from serving.node.standalone.metadata_service import StandaloneMetadataService  # noqa: PLC0415  only where gRPC is switched on
+    """Answers metadata calls over gRPC: the node's one version answers for any name."""
+    from serving.transport.grpc_server.metadata_service import answer_metadata_call  # noqa: PLC0415  only where gRPC is switched on
 
-    return StandaloneMetadataService(node)
+    async def answer_call(call: GrpcCall) -> Reply:
+        try:
+            spec = call.head.read_model_spec() if call.rpc.has_model_name else None
+            info = NodeModelInfo(node, _version_id((spec and spec.version) or DEFAULT_VERSION))
+            model = "" if spec is None else spec.model
+            return Reply(200, await answer_metadata_call(call.rpc, call.body, model, info))
+        except ServingError as error:
+            return render_error(error, call.rpc.dialect)
+
+    return answer_call
+
+
+def _version_id(version: str) -> str:
+    """The id of a version by a client's name for it: the number 3 stands for v3."""
+    return f"v{version}" if version.isdigit() else version
 
 
 async def _warm_up_grpc(

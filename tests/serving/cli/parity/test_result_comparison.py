@@ -143,7 +143,7 @@ def test_what_the_model_itself_shows() -> None:
 
 def test_rows_that_the_model_refuses_in_some_batches() -> None:
     """They say nothing of how far it differs from itself; the others do."""
-    groupings = [[0.5, 0.25], [RowRefusal("x"), 0.25], [0.6, 0.2501]]
+    groupings: list[Sequence[Any]] = [[0.5, 0.25], [RowRefusal("x"), 0.25], [0.6, 0.2501]]
 
     within = compare_results([0.5, 0.25], [0.5, 0.25009], lambda: groupings)
     beyond = compare_results([0.5, 0.25], [0.5, 0.2502], lambda: groupings)

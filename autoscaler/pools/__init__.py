@@ -10,10 +10,13 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from autoscaler.child_launcher import RunningChild
 from autoscaler.node_memory import Mark, NodeMemory
+from autoscaler.node_process import LaunchSpec
 
 _UNTOUCHED = Mark.UNTOUCHED.value  # a plain integer: it is written for every request
 
@@ -255,6 +258,14 @@ class NodePool(Protocol):
 
     async def wait_for_pilots(self, within: float) -> None:
         """Wait until all pilots are ready or have failed; at most `within` seconds."""
+
+    def run_forked(
+        self, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
+    ) -> AbstractAsyncContextManager[RunningChild | None]:
+        """Run an entry that is no node in a fork of a pilot; None in the block where that cannot be.
+
+        See `autoscaler.pools.forked_child`.
+        """
 
     # ---- capacity and usage
 

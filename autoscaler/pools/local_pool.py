@@ -12,10 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler import linux, machine
+from autoscaler.child_launcher import RunningChild
 from autoscaler.errors import is_shortage
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import (
@@ -27,6 +29,7 @@ from autoscaler.pools import (
     NodeState,
     PilotSpec,
     PilotStatus,
+    forked_child,
 )
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket, remove_stale_folders
@@ -180,6 +183,13 @@ class LocalPool:
     async def wait_for_pilots(self, within: float) -> None:
         """Wait until all pilots are ready or have failed; at most `within` seconds."""
         await self._pilots.wait_until_settled(within)
+
+    def run_forked(
+        self, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
+    ) -> AbstractAsyncContextManager[RunningChild | None]:
+        return forked_child.run_forked(
+            self._pilots, pilot, launch, output=output, grace_seconds=grace_seconds
+        )
 
     def cpu_seconds(self, node: Node) -> float | None:
         with contextlib.suppress(ProcessLookupError):

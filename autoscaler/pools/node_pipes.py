@@ -13,15 +13,18 @@ from typing import Any
 from autoscaler import linux
 from autoscaler.node_process import LaunchSpec, NodeDescriptors
 
+_LINE_LIMIT = 1 << 20
+
 
 class NodePipes:
     """Both ends of all pipes for one attempt to start a node; raises OSError.
 
     `node_ends` and `output` (the writing end of its output pipe) go to the node; `listener` and `board` stay
-    the caller's. `close` kills the node, if there is one.
+    the caller's. `close` kills the node, if there is one. Its output goes to a new pipe, unless there is a
+    descriptor for it.
     """
 
-    def __init__(self, order: LaunchSpec, listener: int, board: int) -> None:
+    def __init__(self, order: LaunchSpec, listener: int, board: int, output: int | None = None) -> None:
         with contextlib.ExitStack() as undo:
             file = linux.create_anonymous_file()
             undo.callback(os.close, file)
@@ -33,11 +36,15 @@ class NodePipes:
             lifeline, our_lifeline = os.pipe()
             undo.callback(os.close, lifeline)
             undo.callback(os.close, our_lifeline)
-            self._output_end, self.output = os.pipe()
+            self._output_end: int | None = None
+            if output is None:
+                self._output_end, self.output = os.pipe()
+            else:
+                self.output = os.dup(output)
             undo.pop_all()
         self.node_ends = NodeDescriptors(file, listener, control.detach(), lifeline, board)
         self._node_descriptors = [file, self.node_ends.control, lifeline, self.output]
-        self._server_ends = [our_lifeline, self._output_end]
+        self._server_ends = [fd for fd in (our_lifeline, self._output_end) if fd is not None]
         self._received = b""
 
     def close_node_ends(self) -> None:
@@ -56,9 +63,21 @@ class NodePipes:
         report: Mapping[str, Any] = json.loads(line)
         return report
 
+    async def open_report_stream(self) -> tuple[asyncio.StreamReader, asyncio.Transport]:
+        """The reports that follow, a line each; `receive_report` cannot be called any more."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_LINE_LIMIT)
+        reader.feed_data(self._received)
+        transport, _ = await loop.create_unix_connection(
+            lambda: asyncio.StreamReaderProtocol(reader), sock=self._control
+        )
+        return reader, transport
+
     def detach_output(self) -> int:
         """The reading end of the output pipe, which the caller must close."""
         fd = self._output_end
+        if fd is None:
+            raise ValueError("the output goes to a descriptor of the caller's")
         self._server_ends.remove(fd)
         return fd
 

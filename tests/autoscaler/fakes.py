@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Self
 
 from autoscaler.activator import Activator
+from autoscaler.child_launcher import RunningChild
 from autoscaler.errors import NodeError
 from autoscaler.node_memory import Mark, NodeMemory, memory_size
+from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import (
     MemoryUsage,
     Node,
@@ -112,6 +115,11 @@ class FakePool:
 
     async def wait_for_pilots(self, within: float) -> None:
         pass
+
+    def run_forked(
+        self, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
+    ) -> AbstractAsyncContextManager[RunningChild | None]:
+        return nullcontext()
 
     def count_cores(self) -> int:
         return 2

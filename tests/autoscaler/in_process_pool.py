@@ -8,10 +8,13 @@ import itertools
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from autoscaler.child_launcher import RunningChild
 from autoscaler.node_memory import NodeMemory
+from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import (
     MemoryUsage,
     Node,
@@ -107,6 +110,11 @@ class InProcessPool:
 
     async def wait_for_pilots(self, within: float) -> None:
         pass
+
+    def run_forked(
+        self, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
+    ) -> AbstractAsyncContextManager[RunningChild | None]:
+        return nullcontext()
 
     def count_cores(self) -> int:
         return 1

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
-from collections.abc import Coroutine
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import msgspec
 
-from autoscaler import linux
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
-from autoscaler.pools.node_pipes import NodePipes
-from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy
-from autoscaler.shared_region import SharedRegion
+from autoscaler.pools.local_pool import LocalPool
+from autoscaler.supervision import Supervisor
 from tests.training.jobs import read_log
 from training.messages import TrainingReport, TrainingRequest
 
@@ -43,48 +39,32 @@ def run_forked(folder: Path, source: str, **fields: Any) -> tuple[TrainingReport
         **fields,
     )
     spec = PilotSpec("test", ("training.supervisor", PRELOADED), {**os.environ, "TF_CPP_X": "1"})
-    report = asyncio.run(fork_supervisor(spec, request))
+    report = asyncio.run(fork_supervisor(spec, request, folder / "output"))
+    assert (folder / "output").read_text() == ""
     lines: dict[str, list[str]] = {}
     for entry in read_log(folder / "log"):
         lines.setdefault(entry.task, []).append(entry.text)
     return report, lines
 
 
-async def fork_supervisor(spec: PilotSpec, request: TrainingRequest) -> TrainingReport:
-    tasks = set()
-
-    def start_task(_: str, work: Coroutine[Any, Any, None], __: str) -> asyncio.Task[None]:
-        tasks.add(task := asyncio.create_task(work))
-        return task
-
-    before = linux.set_subreaper(True)
-    pilots = PilotManager(PilotPolicy.parse("auto"), start_task)
-    pilots.start_pilots([spec])
-    region = SharedRegion(1)
-    listener = socket.socket()
+async def fork_supervisor(spec: PilotSpec, request: TrainingRequest, output: Path) -> TrainingReport:
     launch = LaunchSpec(
         "training.supervisor:start",
         {"request": msgspec.to_builtins(request)},
         dict(os.environ),
         watches_lifeline=True,
     )
-    try:
-        forked = await pilots.fork_node(spec, lambda: NodePipes(launch, listener.fileno(), region.fileno()))
-        assert forked is not None
-        child, pipes = forked
-        while True:
-            report = msgspec.convert(await pipes.receive_report(), TrainingReport)
-            assert report != TrainingReport(), "it ended without a result"
-            if report.done or report.failed:
-                break
-        assert await child.wait() == 0
-        pipes.close()
-        await child.wait_group_gone()
-    finally:
-        await pilots.close()
-        listener.close()
-        region.close()
-        linux.set_subreaper(before)
+    async with Supervisor() as tasks:
+        pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
+        with output.open("wb") as file:
+            async with pool:
+                pool.start_pilots([spec])
+                async with pool.run_forked(spec, launch, output=file.fileno(), grace_seconds=20) as child:
+                    assert child is not None
+                    async for line in child.output:
+                        report = msgspec.json.decode(line, type=TrainingReport)
+                        if report.done or report.failed:
+                            break
     return report
 
 

@@ -6,12 +6,15 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
 from autoscaler import machine
 from autoscaler.activator import Activator
+from autoscaler.child_launcher import RunningChild
 from autoscaler.decision import ScalingSpec
+from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import (
     MemoryUsage,
     Node,
@@ -87,6 +90,11 @@ class FakePool:
 
     async def wait_for_pilots(self, within: float) -> None:
         pass
+
+    def run_forked(
+        self, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
+    ) -> AbstractAsyncContextManager[RunningChild | None]:
+        return nullcontext()
 
     def count_cores(self) -> int:
         return 2

@@ -1,0 +1,50 @@
+"""Runs an entry in a fork of a pilot, as `autoscaler.child_launcher` runs a program."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncGenerator
+
+from autoscaler.child_launcher import RunningChild
+from autoscaler.node_process import LaunchSpec
+from autoscaler.pools import PilotSpec
+from autoscaler.pools.node_pipes import NodePipes
+from autoscaler.pools.pilot_manager import PilotManager
+from autoscaler.shared_region import SharedRegion
+
+
+@contextlib.asynccontextmanager
+async def run_forked(
+    pilots: PilotManager, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
+) -> AsyncGenerator[RunningChild | None]:
+    """Run an entry for the length of the block; None where it cannot be forked. Raises OSError.
+
+    What it reports is the child's output, a line of JSON each; what it prints goes to the descriptor
+    `output`. The entry's listener is not bound. For the end see `autoscaler.child_launcher.run_child`.
+    """
+    forked = None
+    if pilots.can_fork(pilot):
+        with socket.socket(socket.AF_UNIX) as listener, contextlib.closing(SharedRegion(1)) as region:
+            forked = await pilots.fork_node(
+                pilot, lambda: NodePipes(launch, listener.fileno(), region.fileno(), output)
+            )
+    if forked is None:
+        yield None
+        return
+    process, pipes = forked
+    try:
+        reader, transport = await pipes.open_report_stream()
+        child = RunningChild(process, reader, grace_seconds)
+        try:
+            yield child
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            try:
+                await child.wait_until_gone()
+            finally:
+                transport.close()
+    finally:
+        pipes.close()  # whatever happened above: with its lifeline the process ends

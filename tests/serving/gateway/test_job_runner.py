@@ -466,11 +466,13 @@ def test_a_silent_process_is_lost(tmp_path: Path) -> None:
         await world.submit("a", "deaf", "helper", "hush")
         assert await world.until_ended("a") is JobState.FAILED
 
-        assert "said nothing for 0.6 s" in world.message("a")
-        for attempt in range(1, 5):
-            assert not alive(int(world.started("a", attempt).read_text()))
+        assert "said nothing for 1.5 s" in world.message("a")
+        # On a busy machine some may have been killed before they began.
+        started = [path for attempt in range(1, 5) if (path := world.started("a", attempt)).exists()]
+        assert started
+        assert not any(alive(int(path.read_text())) for path in started)
 
-    run(main, folder=tmp_path, pace=JobTiming(silence_seconds=0.6, grace_seconds=0.5, retry_delays=(0.01,)))
+    run(main, folder=tmp_path, pace=JobTiming(silence_seconds=1.5, grace_seconds=0.5, retry_delays=(0.01,)))
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:

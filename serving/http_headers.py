@@ -12,6 +12,7 @@ import orjson
 from serving.errors import (
     BodyTooLarge,
     Internal,
+    InvalidArgument,
     MethodNotAllowed,
     ServingError,
     Unauthenticated,
@@ -83,6 +84,17 @@ def error_headers(error: ServingError) -> Headers:
     if error.retry_after is None:
         return ()
     return ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
+
+
+def parse_timeout(value: bytes) -> float:
+    """The seconds in an X-Request-Timeout header. Raises InvalidArgument."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1
+    if not seconds > 0:
+        raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
+    return seconds
 
 
 def find_header(scope: Scope, name: bytes) -> bytes | None:

@@ -17,7 +17,6 @@ from autoscaler.pools import Node, NodeState
 from serving.config import ServerSettings
 from serving.errors import (
     Internal,
-    InvalidArgument,
     ResourceExhausted,
     ServingError,
     http_status,
@@ -44,12 +43,11 @@ from serving.gateway.proxy.timeouts import (
     drop_tracebacks,
 )
 from serving.gateway.request_context import identify_request, set_request_id
-from serving.http_headers import REQUEST_ID, TIMEOUT, Scope, body_too_large
+from serving.http_headers import REQUEST_ID, TIMEOUT, Scope, body_too_large, parse_timeout
 from serving.protocols import DEFAULT_METADATA
 from serving.protocols.paths import parse_prediction_path, wrong_method_error
 from serving.transport.content_encoding import check_encoding
 from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
-from serving.transport.request_head import RequestHead
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +244,8 @@ class ProxiedRequest:
         if len(client_request.body) > proxy.max_body_bytes:
             raise body_too_large(proxy.max_body_bytes)
         self._hold_body(len(client_request.body))
-        self.timeout = timeout = self._parse_timeout(client_request.head)
+        given, longest = client_request.head.prediction_headers.get(TIMEOUT), proxy.request_timeout
+        self.timeout = timeout = longest if given is None else min(parse_timeout(given), longest)
         self.deadline = asyncio.get_running_loop().time() + timeout
         target = self.find_target()  # again: it may have been deleted while the body was received
         if proxy.limits is not None:
@@ -270,20 +269,6 @@ class ProxiedRequest:
         """Count the body until it is answered. Raises ResourceExhausted."""
         self._proxy.reserve_bytes(size)
         self._held_bytes = size
-
-    def _parse_timeout(self, head: RequestHead) -> float:
-        """Seconds until the deadline. Raises InvalidArgument."""
-        max_timeout = self._proxy.request_timeout
-        value = head.prediction_headers.get(TIMEOUT)
-        if value is None:
-            return max_timeout
-        try:
-            timeout = float(value)
-        except ValueError:
-            timeout = -1
-        if not timeout > 0:
-            raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
-        return min(timeout, max_timeout)
 
     # ---- inside a node
 

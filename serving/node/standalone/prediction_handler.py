@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.errors import InvalidArgument, ServingError
-from serving.http_headers import TIMEOUT, WANTS_TIMING_HEADER, Headers, body_too_large
+from serving.errors import ServingError
+from serving.http_headers import TIMEOUT, WANTS_TIMING_HEADER, Headers, body_too_large, parse_timeout
 from serving.node.predict import Predictor
 from serving.node.request import NodeRequest
 from serving.node.standalone.routes import DEFAULT_VERSION, model_loading_error, unknown_path_error
@@ -105,11 +105,8 @@ class StandalonePredictionHandler:
             raise model_loading_error()
         head, prediction_headers = exchange.head, exchange.head.prediction_headers
         request = _ClientRequest(exchange, wants_timing=prediction_headers.get(WANTS_TIMING_HEADER) == _TRUE)
-        timeout = (
-            self._timeout
-            if TIMEOUT not in prediction_headers
-            else _parse_timeout(prediction_headers[TIMEOUT])
-        )
+        given = prediction_headers.get(TIMEOUT)
+        timeout = self._timeout if given is None else parse_timeout(given)
         predictor.predict(
             request, exchange.body, timeout, idle_fast_path=self._connections() < 2, call=head.handler_cache
         )
@@ -129,13 +126,3 @@ def _resolve_call(head: RequestHead, route: str) -> RequestMetadata:
         raise unknown_path_error(head.method, head.path)
     call = parse_request_metadata(PredictionPath(Dialect.AI_PLATFORM, "predict", ""), head.prediction_headers)
     return _VERTEX if call is DEFAULT_METADATA else call
-
-
-def _parse_timeout(given: bytes) -> float:
-    try:
-        wanted = float(given)
-    except ValueError:
-        wanted = -1
-    if not wanted > 0:
-        raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
-    return wanted

@@ -53,6 +53,18 @@ class AccelerationKey(msgspec.Struct, frozen=True):
         )
 
 
+class RecordLocation(msgspec.Struct, frozen=True):
+    """The folder of a model's acceleration record, and the key that the record must match.
+
+    `prepared` is a folder that `pilotlight prepare` wrote, "" for none: it is only read, and its record
+    counts where `folder` has none.
+    """
+
+    folder: str
+    key: AccelerationKey
+    prepared: str = ""
+
+
 class CandidateOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An accelerated strategy that was tried, and why it was `refused`, "" if it was proven.
 

@@ -38,6 +38,7 @@ from serving.acceleration_record import (
     AccelerationKey,
     AccelerationRecord,
     DamagedRecordError,
+    RecordLocation,
 )
 from serving.errors import ServingError
 from serving.latency_histograms import NODE_COUNTS, as_cells
@@ -61,18 +62,6 @@ _DELAY, _FIRST_DELAY = 0.005, 1.0
 _COMPARED, _DIFFERENT = range(len(NODE_COUNTS))
 # How many records the cache of standalone nodes keeps.
 _MAX_RECORDS = 100
-
-
-class RecordLocation(msgspec.Struct, frozen=True):
-    """The folder of a model's acceleration record, and the key that the record must match.
-
-    `prepared` is a folder that `pilotlight prepare` wrote, "" for none: it is only read, and its record
-    counts where `folder` has none.
-    """
-
-    folder: str
-    key: AccelerationKey
-    prepared: str = ""
 
 
 class AccelerationController:

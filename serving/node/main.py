@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from serving.acceleration_record import RecordLocation
 from serving.config import PredictSettings
 from serving.container_engine import ContainerRunConfig
 from serving.errors import ResourceShortage, ServingError, Unavailable
@@ -18,7 +19,6 @@ from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema, unpack_outline
 from serving.node.acceleration_controller import (
     AccelerationController,
-    RecordLocation,
     find_comparison_counts,
 )
 from serving.node.app import ReadyReport, ServingNode

@@ -21,6 +21,7 @@ from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
 from autoscaler.scaling_loop import Autoscaler
 from serving import acceleration_record
+from serving.acceleration_record import RecordLocation
 from serving.artifacts import prepare
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
@@ -69,18 +70,6 @@ _BASE_MEMORY, _MEMORY_PER_FILE_BYTE = 48 << 20, 2
 _BARE_MACHINE_TYPES = "n1-"
 
 EnterPhase = Callable[[str], Awaitable[None]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AccelerationRecordLocation:
-    """The folder of a version's acceleration record, and the key with which a record there is valid."""
-
-    folder: Path
-    key: acceleration_record.AccelerationKey
-
-    def to_argument(self) -> dict[str, Any]:
-        """As an argument of the node."""
-        return {"folder": str(self.folder), "key": msgspec.to_builtins(self.key)}
 
 
 class VersionDeployer:
@@ -137,7 +126,7 @@ class VersionDeployer:
                 "settings": self._build_settings(deployed),
                 "waking": bool(deployed.framework),
                 "slots": self._config.node_concurrency,
-                "acceleration": None if acceleration is None else acceleration.to_argument(),
+                "acceleration": msgspec.to_builtins(acceleration),
                 "schema": deployed.schema,
                 "interpreter": deployed.interpreter,
                 "container": self._build_container(record, deployed),
@@ -177,7 +166,7 @@ class VersionDeployer:
         """Whether versions may use accelerated code."""
         return self._config.acceleration != "off"
 
-    def locate_acceleration_record(self, record: VersionRecord) -> AccelerationRecordLocation | None:
+    def locate_acceleration_record(self, record: VersionRecord) -> RecordLocation | None:
         """None if the version must not be accelerated."""
         version = record.version
         deployed = record.deployed
@@ -196,7 +185,7 @@ class VersionDeployer:
         key = acceleration_record.AccelerationKey(
             digest, acceleration_record.describe_libraries(), acceleration_record.describe_processor()
         )
-        return AccelerationRecordLocation(self._folder / record.uid / "acceleration", key)
+        return RecordLocation(str(self._folder / record.uid / "acceleration"), key)
 
     def select_pilot(self, record: VersionRecord) -> PilotSpec:
         deployed = record.deployed or DeploymentInfo(model_dir="")

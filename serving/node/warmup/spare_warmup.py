@@ -19,12 +19,12 @@ import uvloop
 from serving.acceleration.activation import store_record
 from serving.acceleration.candidates import AccelerableRuntime
 from serving.acceleration.verification import CandidateProof, SizeTiming, VerificationResult
-from serving.acceleration_record import AccelerationKey
+from serving.acceleration_record import AccelerationKey, RecordLocation
 from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.frameworks import Framework, import_object, load_frameworks
 from serving.http_headers import Headers
-from serving.node.acceleration_controller import AccelerationController, RecordLocation
+from serving.node.acceleration_controller import AccelerationController
 from serving.node.app import ServingNode, warm_up_all_protocols
 from serving.node.main import NodeArguments
 from serving.node.request import NodeRequest

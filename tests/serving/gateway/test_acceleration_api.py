@@ -19,10 +19,11 @@ from serving.acceleration_record import (
     AccelerationKey,
     AccelerationRecord,
     CandidateOutcome,
+    RecordLocation,
     RowRange,
 )
 from serving.gateway.api.introspection.acceleration import AccelerationApi
-from serving.gateway.control.deployment import AccelerationRecordLocation, VersionDeployer
+from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.state.records import CatalogState, VersionRecord
 from serving.names import VersionName
 from serving.resources import Version
@@ -38,10 +39,10 @@ TRIED = (CandidateOutcome(name="one"), CandidateOutcome(name="two", refused="it 
 class FakeDeployment:
     """Knows one place, or none."""
 
-    place: AccelerationRecordLocation | None
+    place: RecordLocation | None
     is_acceleration_enabled: bool = True
 
-    def locate_acceleration_record(self, _: VersionRecord) -> AccelerationRecordLocation | None:
+    def locate_acceleration_record(self, _: VersionRecord) -> RecordLocation | None:
         return self.place
 
 
@@ -64,7 +65,7 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
         tmp_path, AccelerationRecord(key=KEY, tried=TRIED, ranges=(FAST, SLOW), seconds=0.2)
     )
 
-    assert told(FakeDeployment(AccelerationRecordLocation(tmp_path, KEY))) == {
+    assert told(FakeDeployment(RecordLocation(str(tmp_path), KEY))) == {
         "version": "projects/p/models/m/versions/v",
         "way": "one, plain",
         "ranges": [
@@ -95,7 +96,7 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
 def test_why_the_plain_path_serves(tmp_path: Path, verdict: AccelerationRecord | None, reason: str) -> None:
     if verdict is not None:
         acceleration_record.write_record(tmp_path, verdict)
-    found = told(FakeDeployment(AccelerationRecordLocation(tmp_path, KEY)))
+    found = told(FakeDeployment(RecordLocation(str(tmp_path), KEY)))
 
     assert found["way"] == PLAIN_STRATEGY
     assert found["reason"].startswith(reason)

@@ -14,11 +14,10 @@ import pytest
 from serving import acceleration_record
 from serving.acceleration.activation import store_record
 from serving.acceleration.verification import verify_candidates
-from serving.acceleration_record import AccelerationKey, BatchingFinding
+from serving.acceleration_record import AccelerationKey, BatchingFinding, RecordLocation
 from serving.node import acceleration_controller as module
 from serving.node.acceleration_controller import (
     AccelerationController,
-    RecordLocation,
     cached_record_location,
 )
 from serving.node.batch_equivalence import BatchingDecision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -40,17 +41,17 @@ class AccelerationApi:
         return json_response(await self._threads.run(self._render_acceleration, record))
 
     def _render_acceleration(self, record: VersionRecord) -> Json:
-        place = self._deployment.locate_acceleration_record(record)
+        location = self._deployment.locate_acceleration_record(record)
         verdict, reason = None, ""
-        if place is None:
+        if location is None:
             reason = _USER_CODE if self._deployment.is_acceleration_enabled else _SWITCHED_OFF
         else:
             try:
-                verdict = acceleration_record.read_record(place.folder)
+                verdict = acceleration_record.read_record(Path(location.folder))
             except DamagedRecordError as error:
                 reason = str(error)
             else:
-                reason = _explain_plain_path(verdict, place.key)
+                reason = _explain_plain_path(verdict, location.key)
         serves = not reason
         rendered: Json = {
             "version": str(record.name),

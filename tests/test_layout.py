@@ -583,7 +583,7 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
         "batch.beam.model_handler",
         "training.forked_program",
         "training.program",
-        "training.algorithms.cluster",
+        "training.algorithms.collective",
         "training.algorithms.output",
         "training.provided.hypertune",
     }

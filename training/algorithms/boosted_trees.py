@@ -23,7 +23,7 @@ from serving.artifacts.storage import FileStore
 from serving.errors import InvalidArgument, ServingError
 from training.algorithms import metrics
 from training.algorithms.arguments import DataArguments, create_parser, read_data_arguments
-from training.algorithms.cluster import ClusterPosition, join_cluster
+from training.algorithms.collective import ClusterPosition, join_cluster
 from training.algorithms.output import JobFolder, report_metrics
 from training.algorithms.preprocessing import create_transformer
 from training.algorithms.table import DataSplits, is_numeric, read_splits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from training.algorithms import boosted_trees
-from training.algorithms.cluster import ClusterPosition
+from training.algorithms.collective import ClusterPosition
 
 if __name__ == "__main__":
     with boosted_trees.exit_on_error():

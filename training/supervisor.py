@@ -6,10 +6,8 @@ It has one thread and never imports the user's code, so that replicas can be for
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +17,7 @@ import msgspec
 
 from autoscaler import linux
 from serving.errors import ServingError
-from training import child, forked_program
-from training.cluster import PortReservation, Replica, build_environment, list_replicas
+from training.cluster import Replica, list_replicas
 from training.event_loop import EventLoop
 from training.job_processes import JobProcesses, RunningProcess
 from training.logs.entries import SERVICE_TASK
@@ -36,7 +33,8 @@ from training.messages import (
     TrainingReport,
     TrainingRequest,
 )
-from training.program import PROVIDED, Program, ProgramBuilder
+from training.program import Program, ProgramBuilder
+from training.replica_launcher import ReplicaLauncher
 from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
 
 SendReport = Callable[[TrainingReport], None]
@@ -76,7 +74,6 @@ class Supervisor:
     ) -> None:
         self._request = request
         self._send_report = send_report
-        self._from_pilot = from_pilot
         self._log = JobLogWriter(Path(request.log_dir), request.attempt, request.log_bytes, request.trial)
         self._loop = EventLoop()
         self._loop.on_signal(signal.SIGTERM, self._cancel)
@@ -85,13 +82,10 @@ class Supervisor:
         self._processes = JobProcesses(self._loop, self._log)
         self._replicas = list_replicas(request.groups)
         self._builder = ProgramBuilder(request)
-        self._program = Program(())
-        self._forks = False
-        self._ports = PortReservation((), request.first_port, request.last_port)
+        self._launcher = ReplicaLauncher(request, self._processes, from_pilot=from_pilot)
         self._running: dict[Replica, RunningProcess] = {}
         self._history = RestartHistory()
         self._restarts: dict[Replica, int] = {}
-        self._threads = request.threads or max(1, _count_cores() // request.size)
         self._ending = False
         self._first_start: float | None = None
         self._replica_seconds = 0.0
@@ -113,7 +107,7 @@ class Supervisor:
             raise
         self._log.close()
         self._loop.close()
-        self._program.close()
+        self._launcher.close()
         self._send_report(self._build_last_report())
 
     def _prepare(self) -> None:
@@ -151,10 +145,10 @@ class Supervisor:
             self._run_program(program)
 
     def _run_program(self, program: Program) -> None:
-        self._program = program
         for warning in program.installed.warnings:
             self._write_note(warning, "WARNING")
-        self._forks = self._can_fork()
+        if obstacle := self._launcher.set_program(program):
+            self._write_note(f"Replicas start cold: {obstacle}.")
         if self._request.memory_bytes:
             self._check_memory()
         self._start_replicas(ReplicaEvent.STARTED)
@@ -164,9 +158,8 @@ class Supervisor:
 
     def _start_replicas(self, event: ReplicaEvent) -> None:
         """Start all; the master is the last, as it needs the others first."""
-        request = self._request
         try:
-            self._ports = PortReservation(self._replicas, request.first_port, request.last_port)
+            self._launcher.reserve_ports(self._replicas)
             for replica in sorted(self._replicas, key=lambda one: one.role is ReplicaRole.MASTER):
                 self._start_replica(replica, event)
         except OSError as error:
@@ -174,60 +167,11 @@ class Supervisor:
 
     def _start_replica(self, replica: Replica, event: ReplicaEvent) -> None:
         """Raises OSError."""
-        environment = self._build_environment(replica)
-        scratch = Path(self._request.scratch_dir, "replicas", replica.task)
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        self._ports.release(replica)
-        process = self._processes.start(
-            lambda: self._become_program(environment, scratch),
-            replica.task,
-            lambda code: self._handle_exit(replica, code),
-        )
+        restarts = self._restarts.get(replica, 0)
+        process = self._launcher.start(replica, restarts, lambda code: self._handle_exit(replica, code))
         self._running[replica] = process
         self._first_start = self._first_start or process.started_at
         self._report_replica(replica, event, process.pid)
-
-    def _can_fork(self) -> bool:
-        installed = self._program.installed
-        if not self._from_pilot or installed.interpreter:
-            return False
-        obstacle = forked_program.find_obstacle(self._request.variables, installed.folders)
-        if obstacle:
-            self._write_note(f"Replicas start cold: {obstacle}.")
-        return not obstacle
-
-    def _become_program(self, environment: Mapping[str, str], folder: Path) -> NoReturn:
-        """In the process of a replica."""
-        request, program = self._request, self._program
-        if self._forks:
-            forked_program.run_module(
-                request.module,
-                program.arguments,
-                environment,
-                folder=folder,
-                threads=self._threads,
-            )
-        python = program.installed.interpreter or sys.executable
-        command = [python, "-m", request.module, *program.arguments]
-        child.execute(command, environment, folder)
-
-    def _build_environment(self, replica: Replica) -> dict[str, str]:
-        request = self._request
-        environment = build_environment(
-            request,
-            replica,
-            self._ports.ports,
-            threads=self._threads,
-            restarts=self._restarts.get(replica, 0),
-        )
-        folders = [
-            *map(str, self._program.installed.folders),
-            environment.get("PYTHONPATH", ""),
-            str(PROVIDED),
-        ]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-        return environment
 
     def _handle_exit(self, replica: Replica, exit_code: int) -> None:
         process = self._running.pop(replica)
@@ -342,7 +286,3 @@ def _describe_failure(replica: Replica, exit_code: int, tail: Sequence[str]) -> 
     starts = [number for number, line in enumerate(tail) if line.startswith(_TRACEBACK)]
     lines = tail[starts[-1] :] if starts else tail[-_REASON_LINES:]
     return "\n".join([describe_exit(replica, exit_code), *lines])
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -5,41 +5,52 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import msgspec
+import pytest
 
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.supervision import Supervisor
+from serving.gateway.control.pilot_specs import framework_pilot_spec
 from tests.training.jobs import read_log
 from training.messages import TrainingReport, TrainingRequest
 
 PRELOADED = "tests.training.preloaded"
+# In which a pilot forks the next spare: jobs rarely come faster.
+_SPARE_SECONDS = 0.5
 
 
-def run_forked(folder: Path, source: str, **fields: Any) -> tuple[TrainingReport, dict[str, list[str]]]:
-    """Run a job whose program has this source text; returns its last report, and the lines of each task."""
+def make_request(folder: Path, source: str, **fields: Any) -> TrainingRequest:
+    """A job whose program has this source text."""
     modules = folder / "modules"
     modules.mkdir(parents=True)
     (modules / "trainer.py").write_text(dedent(source))
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(modules)}
-    request = TrainingRequest(
+    return TrainingRequest(
         job="job_1",
         uid="1",
         module="trainer",
-        environment=environment,
+        environment={"PATH": os.environ["PATH"], "PYTHONPATH": str(modules)},
         scratch_dir=str(folder / "scratch"),
         log_dir=str(folder / "log"),
         cache_dir=str(folder / "cache"),
         cache_bytes=1 << 30,
         **fields,
     )
+
+
+def run_forked(folder: Path, source: str, **fields: Any) -> tuple[TrainingReport, dict[str, list[str]]]:
+    """Run a job; returns its last report, and the lines of each task."""
     spec = PilotSpec("test", ("training.supervisor", PRELOADED), {**os.environ, "TF_CPP_X": "1"})
-    report = asyncio.run(fork_supervisor(spec, request, folder / "output"))
+    request = make_request(folder, source, **fields)
+    ((_, report),) = asyncio.run(fork_supervisors(spec, [request], folder / "output"))
     assert (folder / "output").read_text() == ""
     lines: dict[str, list[str]] = {}
     for entry in read_log(folder / "log"):
@@ -47,25 +58,40 @@ def run_forked(folder: Path, source: str, **fields: Any) -> tuple[TrainingReport
     return report, lines
 
 
-async def fork_supervisor(spec: PilotSpec, request: TrainingRequest, output: Path) -> TrainingReport:
+async def fork_supervisors(
+    spec: PilotSpec, requests: Sequence[TrainingRequest], output: Path
+) -> list[tuple[float, TrainingReport]]:
+    """Run jobs one after the other; returns when each was asked for, and its last report."""
+    found = []
+    async with Supervisor() as tasks:
+        pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
+        with output.open("wb") as file:
+            async with pool:
+                pool.start_pilots([spec])
+                await pool.wait_for_pilots(60.0)
+                for request in requests:
+                    await asyncio.sleep(_SPARE_SECONDS)
+                    begin = time.time()
+                    found.append((begin, await run_request(pool, spec, request, file.fileno())))
+    return found
+
+
+async def run_request(
+    pool: LocalPool, spec: PilotSpec, request: TrainingRequest, output: int
+) -> TrainingReport:
     launch = LaunchSpec(
         "training.supervisor:start",
         {"request": msgspec.to_builtins(request)},
         dict(os.environ),
         watches_lifeline=True,
     )
-    async with Supervisor() as tasks:
-        pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
-        with output.open("wb") as file:
-            async with pool:
-                pool.start_pilots([spec])
-                async with pool.run_forked(spec, launch, output=file.fileno(), grace_seconds=20) as child:
-                    assert child is not None
-                    async for line in child.output:
-                        report = msgspec.json.decode(line, type=TrainingReport)
-                        if report.done or report.failed:
-                            break
-    return report
+    async with pool.run_forked(spec, launch, output=output, grace_seconds=20) as child:
+        assert child is not None
+        async for line in child.output:
+            report = msgspec.json.decode(line, type=TrainingReport)
+            if report.done or report.failed:
+                return report
+    raise AssertionError("it ended without a result")
 
 
 def test_a_fork_runs_as_python_m_does(tmp_path: Path) -> None:
@@ -129,3 +155,28 @@ def test_variables_that_are_read_early_need_a_new_interpreter(tmp_path: Path) ->
     assert same["master-replica-0"] == ["True"]
     assert other["master-replica-0"] == ["False"]
     assert "TF_CPP_X" in " ".join(other["service"])
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("framework", "seconds"), [("SCIKIT_LEARN", 0.3), ("TENSORFLOW", 0.5)])
+def test_the_first_line_comes_at_once(
+    tmp_path: Path, report: Callable[[str], None], framework: str, seconds: float
+) -> None:
+    """Of a program whose framework is imported already, from the moment at which the job is started."""
+    spec = framework_pilot_spec(framework, "", dict(os.environ))
+    source = "import time; print(time.time(), time.process_time())"
+    requests = [make_request(tmp_path / str(number), source) for number in range(11)]
+    ended = asyncio.run(fork_supervisors(spec, requests, tmp_path / "output"))
+    waits, busy = [], []
+    for request, (begin, last) in zip(requests, ended, strict=True):
+        assert last.done is not None, last
+        line = next(one.text for one in read_log(Path(request.log_dir)) if one.task == "master-replica-0")
+        waits.append(float(line.split()[0]) - begin)
+        busy.append(float(line.split()[1]))
+
+    median = statistics.median(waits)
+    report(
+        f"first line of a training program, {framework}: {median * 1000:.0f} ms after the start, of which "
+        f"{statistics.median(busy) * 1000:.0f} ms are computed in the replica"
+    )
+    assert median <= seconds

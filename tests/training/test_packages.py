@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.emulator import Emulator
 from tests.end_to_end.models import wheel
 from tests.serving.artifacts.test_packages import sdist
 from tests.training.jobs import JobRun
@@ -45,6 +46,17 @@ def test_packages_are_installed_once(tmp_path: Path) -> None:
         assert "training/provided/hypertune.py" in job.lines()[0]
     assert any("Building wheel" in line for line in first.lines("service"))
     assert [line for line in second.lines("service") if "Installing" in line or "wheel" in line] == []
+
+
+def test_packages_come_from_a_bucket(tmp_path: Path, emulator: Emulator) -> None:
+    archive = wheel(tmp_path, "user", "1.0", {"user/__init__.py": "", "user/task.py": TASK})
+    uri = f"gs://{emulator.bucket()}/staging/{archive.name}"
+    emulator.put(uri, archive.read_bytes())
+    with JobRun(tmp_path, "", module="user.task", packages=(uri,)) as job:
+        last = job.finish()
+
+    assert last.done is not None, last
+    assert "hypertune.py" in job.lines()[0]
 
 
 def test_an_archive_that_cannot_be_built_fails_the_job(tmp_path: Path) -> None:

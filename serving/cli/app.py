@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -124,7 +125,9 @@ def _build_tree(members: Mapping[str, Callable[..., None] | _CommandGroup]) -> C
     }
 
 
-def build() -> typer.Typer:
+@cache
+def build() -> Callable[..., Any]:
+    """The whole command; it is built once in a process."""
     app = _create_typer(_HELP, name="pilotlight")
     app.callback(help=_HELP)(_declare_common_flags)
     app.command()(with_settings(ServeConfig)(serve.serve))
@@ -141,7 +144,7 @@ def build() -> typer.Typer:
     app.command()(simulate.simulate)
     app.command()(with_flags(parity.parity))
     _add_commands(app, _GROUPS)
-    return app
+    return typer.main.get_command(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from serving.cli.app import build
 from tests.bounds import HANG_SECONDS
@@ -44,15 +43,15 @@ def groups(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield from groups(command, (*path, name))
 
 
-COMMANDS = dict(commands(typer.main.get_command(build())))
-GROUPS = list(groups(typer.main.get_command(build())))
+COMMANDS = dict(commands(build()))
+GROUPS = list(groups(build()))
 
 
 @pytest.mark.parametrize("path", [*COMMANDS, *GROUPS], ids=" ".join)
 def test_help_is_shown_as_it_was_written(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever signs a help text holds, `--help` prints them and ends with 0."""
     app = build()
-    command: Any = typer.main.get_command(app)
+    command: Any = app
     for name in path:
         command = command.commands[name]
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from serving import config
 from serving.cli.app import build
 from serving.cli.flags import settings_parser
 from serving.config import NodeConfig, ServeConfig
 
-COMMANDS: Any = typer.main.get_command(build())
+COMMANDS: Any = build()
 
 
 def by_the_library(line: str, command: str) -> dict[str, Any]:

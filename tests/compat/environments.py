@@ -35,6 +35,17 @@ class Environment:
     bare: tuple[str, ...] = ()
 
 
+# What the service had as runtime version 1.15. Short forms of tests need no other, since to make one takes a
+# minute and more.
+RUNTIME_1_15 = Environment(
+    "3.7",
+    (
+        *("xgboost==0.90", "scikit-learn==0.22.2.post1", "numpy==1.18.5", "pandas==1.0.5"),
+        *("scipy==1.4.1", "joblib<1.3"),
+    ),
+)
+
+
 def python_of(environment: Environment) -> Path:
     """The interpreter of an environment, which is made where it is missing. Raises Unavailable."""
     digest = hashlib.sha256(repr(environment).encode()).hexdigest()[:16]

@@ -13,26 +13,17 @@ import numpy as np
 import pytest
 
 from tests.compat import protocols
-from tests.compat.environments import Environment, Unavailable, python_of
+from tests.compat.environments import RUNTIME_1_15, Environment, Unavailable, python_of
 from tests.server import Server, running_server, until
 
 PROGRAM = Path(__file__).with_name("estimator_models.py")
 ENVIRONMENTS = {
-    "scikit-learn 0.22": Environment(
-        "3.7",
-        ("scikit-learn==0.22.2.post1", "numpy==1.18.5", "pandas==1.0.5", "scipy==1.4.1", "joblib<1.3"),
-    ),
+    "scikit-learn 0.22": RUNTIME_1_15,
     "scikit-learn 1.0": Environment("3.9", ("scikit-learn==1.0.2", "numpy<1.24", "pandas<2", "scipy<1.11")),
     "scikit-learn 1.2": Environment("3.9", ("scikit-learn==1.2.2", "numpy<2", "pandas<2.3", "scipy<1.12")),
     "scikit-learn 1.3": Environment("3.10", ("scikit-learn==1.3.2", "numpy<2", "pandas<2.3", "scipy<1.12")),
     "scikit-learn 1.7": Environment("3.12", ("scikit-learn==1.7.2", "pandas")),
-    "xgboost 0.90": Environment(
-        "3.7",
-        (
-            *("xgboost==0.90", "scikit-learn==0.22.2.post1", "numpy==1.18.5", "pandas==1.0.5"),
-            *("scipy==1.4.1", "joblib<1.3"),
-        ),
-    ),
+    "xgboost 0.90": RUNTIME_1_15,
 }
 SHORT = {"scikit-learn 0.22": ("labels", "text", "columns"), "xgboost 0.90": ("classes", "booster")}
 MODELS = 21
@@ -102,6 +93,7 @@ def world(library: str, folder: Path, *only: str) -> Iterator[World]:
         yield World(server, cases)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("library", SHORT)
 def test_a_few_models_of_two_libraries(library: str, tmp_path: Path) -> None:
     """The short form: online, by every protocol."""

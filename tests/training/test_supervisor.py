@@ -8,6 +8,10 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
+from serving.errors import InvalidArgument
+from serving.predictor import python_environments
 from tests.training.jobs import JobRun, is_alive
 from training.messages import ReplicaEvent, RestartLimits, TrainingPhase
 
@@ -56,6 +60,31 @@ def test_the_environment_describes_the_job(tmp_path: Path) -> None:
     expected = {"CLOUD_ML_JOB_ID": "job_1", "PILOTLIGHT_ATTEMPT": "1", "PILOTLIGHT_RESTART": "0", "MINE": "1"}
     assert expected.items() <= found.items()
     assert not {"CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_FILE"} & found.keys()
+
+
+def test_online_predictions_come_first(tmp_path: Path) -> None:
+    """The program gives way to nodes, and is ended before them when memory runs out."""
+    source = """
+        import os
+        print(os.nice(0), open("/proc/self/oom_score_adj").read().strip())
+    """
+    with JobRun(tmp_path, source) as job:
+        job.finish()
+
+    assert job.lines() == [f"{os.nice(0) + 10} 800"]
+
+
+def test_an_older_interpreter_runs_the_program(tmp_path: Path) -> None:
+    try:
+        python = python_environments.find_python("3.7")
+    except InvalidArgument as error:
+        pytest.skip(error.message)
+    source = "import sys, hypertune; print(sys.version_info[:2], hypertune.HyperTune().trial_id)"
+    with JobRun(tmp_path, source, interpreter=python, variables={"CLOUD_ML_TRIAL_ID": "4"}) as job:
+        last = job.finish()
+
+    assert last.done is not None, last
+    assert job.lines() == ["(3, 7) 4"]
 
 
 def test_an_exception_is_the_reason_of_the_failure(tmp_path: Path) -> None:

@@ -178,6 +178,20 @@ def test_the_tensorflow_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     assert found["models"]["learned"]["answer"] == {"predictions": [[2, 4]]}
 
 
+def test_the_onnx_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
+    """It has one thread: onnxruntime's telemetry would be another."""
+    from tests.serving.runtimes.onnx_runtime.models import make_network, write
+
+    write(make_network(), add(tmp_path, "network", "ONNX", [[1, 2, 3, 4]], waking=True))
+
+    found = forked("ONNX", tmp_path)
+
+    assert (found["threads"], found["models"]["network"]["threads"]) == (1, 1)
+    assert found["models"]["network"]["new"] == []
+    assert found["models"]["network"]["report"]["pilot"] == "onnx"
+    assert found["models"]["network"]["answer"]["predictions"][0].keys() == {"scores"}
+
+
 @pytest.mark.parametrize(
     ("framework", "tensorflow", "key"),
     [

@@ -13,24 +13,12 @@ from collections.abc import Callable
 Callback = Callable[[], None]
 
 
-class Timer:
-    """A call to come, until it is cancelled."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callback) -> None:
-        self.callback: Callback | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
 class EventLoop:
     """Calls back, one after the other. It takes over the signals that it is asked to handle."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, Callback]] = []
         self._numbers = itertools.count()
         self._handlers: dict[int, Callback] = {}
         self._signal_end, self._wakeup_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -48,10 +36,8 @@ class EventLoop:
         self._handlers[number] = callback
         signal.signal(number, lambda *_: None)
 
-    def call_later(self, seconds: float, callback: Callback) -> Timer:
-        timer = Timer(callback)
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), timer))
-        return timer
+    def call_later(self, seconds: float, callback: Callback) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), callback))
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Call back until `is_done`, which is asked after each turn."""
@@ -74,9 +60,7 @@ class EventLoop:
 
     def _call_due_timers(self) -> None:
         while self._timers and self._timers[0][0] <= time.monotonic():
-            callback = heapq.heappop(self._timers)[2].callback
-            if callback is not None:
-                callback()
+            heapq.heappop(self._timers)[2]()
 
     def _handle_signals(self) -> None:
         for number in set(os.read(self._signal_end, 4096)):

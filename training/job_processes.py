@@ -8,6 +8,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NoReturn, Protocol
 
 from autoscaler import linux, machine
@@ -94,7 +95,7 @@ class JobProcesses:
         self._alive[process.pid] = process
         for reader in process.readers:
             self._readable[reader.fd] = process, reader
-            self._loop.add_reader(reader.fd, lambda fd=reader.fd: self._read(fd))  # type: ignore[misc]
+            self._loop.add_reader(reader.fd, partial(self._read, reader.fd))
         return process
 
     def end_all(self, grace_seconds: float, on_all_gone: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -112,7 +113,7 @@ class ClusterRun:
     def run(self) -> int:
         """Run until the master has ended, and return its exit code; the others are ended then."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.on_signal(number, lambda number=number: self._end(128 + number))  # type: ignore[misc]
+            self._loop.on_signal(number, partial(self._end, 128 + number))
         for replica in self._replicas:
             self._start_replica(replica)
         self._loop.run_until(lambda: self._is_over)

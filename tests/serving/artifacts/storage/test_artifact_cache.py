@@ -131,6 +131,33 @@ def test_eviction_takes_the_least_used(tmp_path: Path) -> None:
     assert all(tree(path) == content for path in fetched)
 
 
+def test_an_entry_in_use_stays(tmp_path: Path) -> None:
+    """As long as one of its users holds it; before it is whole nobody can."""
+    cache = ArtifactCache(tmp_path, 100)
+    first, *others = (letter * 64 for letter in "abcd")
+
+    def fill(work: Path) -> None:
+        (work / "file").write_bytes(b"x" * 60)
+
+    def fill_first(work: Path) -> None:
+        assert cache.hold(first) is None
+        fill(work)
+
+    assert cache.hold(first) is None
+    cache.build(first, fill_first)
+    one, two = cache.hold(first), cache.hold(first)
+    assert one is not None
+    assert two is not None
+    for held, other in ((one, others[0]), (two, others[1])):
+        cache.build(other, fill)
+        assert (tmp_path / first / "file").exists()
+        held.close()
+    cache.build(others[2], fill)
+
+    assert not (tmp_path / first).exists()
+    assert cache.hold(first) is None
+
+
 @pytest.mark.parametrize("place", ["bucket", "folder"])
 def test_versions_share_no_file(
     emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path, place: str

@@ -32,7 +32,7 @@ class EventLoop:
     def remove_reader(self, fd: int) -> None:
         self._selector.unregister(fd)
 
-    def on_signal(self, number: signal.Signals, callback: Callback) -> None:
+    def add_signal_handler(self, number: signal.Signals, callback: Callback) -> None:
         self._handlers[number] = callback
         signal.signal(number, lambda *_: None)
 

@@ -87,7 +87,7 @@ class JobProcesses:
         self._alive: dict[int, RunningProcess] = {}
         self._readable: dict[int, tuple[RunningProcess, LineReader]] = {}
         self._on_all_gone: Callable[[], None] | None = None
-        loop.on_signal(signal.SIGCHLD, self._reap)
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
     def start(self, run: Callable[[], NoReturn], task: str, on_exit: OnExit) -> RunningProcess:
         """Fork a process whose lines go to the log as those of `task`; raises OSError."""

@@ -113,7 +113,7 @@ class ClusterRun:
     def run(self) -> int:
         """Run until the master has ended, and return its exit code; the others are ended then."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.on_signal(number, partial(self._end, 128 + number))
+            self._loop.add_signal_handler(number, partial(self._end, 128 + number))
         for replica in self._replicas:
             self._start_replica(replica)
         self._loop.run_until(lambda: self._is_over)

@@ -76,8 +76,8 @@ class Supervisor:
         self._send_report = send_report
         self._log = JobLogWriter(Path(request.log_dir), request.attempt, request.log_bytes, request.trial)
         self._loop = EventLoop()
-        self._loop.on_signal(signal.SIGTERM, self._cancel)
-        self._loop.on_signal(signal.SIGINT, self._cancel)
+        self._loop.add_signal_handler(signal.SIGTERM, self._cancel)
+        self._loop.add_signal_handler(signal.SIGINT, self._cancel)
         self._loop.add_reader(lifeline, self._die)
         self._processes = JobProcesses(self._loop, self._log)
         self._replicas = list_replicas(request.groups)

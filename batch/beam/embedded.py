@@ -83,7 +83,9 @@ class _WorkerWatch(threading.Thread):
 
     def build_failure(self) -> JobFailed:
         counts = self._read_counts()
-        message = " ".join([self.reason, "The first of them:", "; ".join(self._progress.read_examples())])
+        message = " ".join(
+            [self.reason, "The first of them:", "; ".join(self._progress.read_rejected_samples())]
+        )
         return JobFailed(FailureStatus("FAILED_PRECONDITION", message, counts.predictions, counts.errors))
 
     def _check_workers(self) -> None:

@@ -139,7 +139,7 @@ class ProgressReader:
             heard.append(self._since)
         return max((now - since for since in heard), default=0.0)
 
-    def read_examples(self) -> list[str]:
+    def read_rejected_samples(self) -> list[str]:
         found = [
             msgspec.json.decode(line, type=str)
             for file in sorted(self._folder.glob("*.examples"))

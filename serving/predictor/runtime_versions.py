@@ -100,7 +100,7 @@ def suggest_runtime(scikit_learn: str) -> RuntimeSuggestion:
     return RuntimeSuggestion(command, version)
 
 
-def newest_by_xgboost() -> Mapping[str, str]:
+def list_runtime_versions_by_xgboost() -> Mapping[str, str]:
     """The newest runtime version that had each minor version of XGBoost."""
     return {
         ".".join(_minor_version(release.xgboost)): version for version, release in RUNTIME_VERSIONS.items()

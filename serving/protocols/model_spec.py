@@ -39,7 +39,7 @@ class ModelSpec(NamedTuple):
     label: str = ""
 
 
-def parse_model_spec(message: str, body: ByteBuffer) -> ModelSpec:
+def extract_model_spec(message: str, body: ByteBuffer) -> ModelSpec:
     """Return the model of a message by its full name, one of `tensorflow.serving` or `inference`; "" if it
     has none.
 

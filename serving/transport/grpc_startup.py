@@ -13,14 +13,14 @@ from serving.transport.request import PredictionHandler
 from serving.transport.tls import CertificateFiles
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
-    from serving.transport.grpc_server.server import GrpcServer, MetadataHandler
+    from serving.transport.grpc_server.server import GrpcServer, ModelServiceHandler
 
 
 def bind_grpc_server(
     settings: ServerSettings,
     host: str,
     predictions: PredictionHandler,
-    make_metadata_service: Callable[[], MetadataHandler],
+    make_metadata_service: Callable[[], ModelServiceHandler],
     announce: Callable[[str], None],
     *,
     certificate: CertificateFiles | None = None,

@@ -31,7 +31,7 @@ def test_times_come_in_order(loop: EventLoop) -> None:
 
 def test_a_signal_wakes_the_loop(loop: EventLoop) -> None:
     seen: list[str] = []
-    loop.on_signal(signal.SIGUSR1, lambda: seen.append("signal"))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: seen.append("signal"))
     loop.call_later(0.0, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     loop.run_until(lambda: bool(seen))
 

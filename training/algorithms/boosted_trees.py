@@ -156,13 +156,13 @@ class _Training:
         matrix = self._make_matrix(table)
         predicted = booster.predict(matrix)
         if not self._classifies:
-            return metrics.judge_numbers(table[0], predicted)
+            return metrics.compute_regression_metrics(table[0], predicted)
         targets = matrix.get_label().astype(int)
         classes = np.arange(len(self._encoder.classes_))
         if self._options.objective == "binary:logistic":
             predicted = np.column_stack([1 - predicted, predicted])
         if predicted.ndim == 2:
-            return metrics.judge_classes(targets, classes, predicted)
+            return metrics.compute_classification_metrics(targets, classes, predicted)
         return {"accuracy": float(np.mean(predicted.astype(int) == targets))}
 
     def _make_estimator(self, booster: xgboost.Booster) -> Any:

@@ -69,8 +69,8 @@ def _create_estimator(options: argparse.Namespace) -> Any:
 
 def _judge(model: Any, features: Any, targets: Any, kind: str) -> dict[str, float]:
     if kind == CLASSIFICATION:
-        return metrics.judge_classes(targets, model.classes_, model.predict_proba(features))
-    return metrics.judge_numbers(targets, model.predict(features))
+        return metrics.compute_classification_metrics(targets, model.classes_, model.predict_proba(features))
+    return metrics.compute_regression_metrics(targets, model.predict(features))
 
 
 if __name__ == "__main__":

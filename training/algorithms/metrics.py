@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import accuracy_score, log_loss, root_mean_squared_error
 
 
-def judge_classes(targets: ArrayLike, classes: Any, probabilities: ArrayLike) -> dict[str, float]:
+def compute_classification_metrics(
+    targets: ArrayLike, classes: Any, probabilities: ArrayLike
+) -> dict[str, float]:
     """`probabilities` has a row for each target, and a column for each class."""
     table = np.asarray(probabilities)
     predicted = np.asarray(classes)[table.argmax(axis=1)]
@@ -19,5 +21,5 @@ def judge_classes(targets: ArrayLike, classes: Any, probabilities: ArrayLike) ->
     }
 
 
-def judge_numbers(targets: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
+def compute_regression_metrics(targets: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
     return {"rmse": float(root_mean_squared_error(targets, predicted))}

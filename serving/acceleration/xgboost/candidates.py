@@ -29,7 +29,7 @@ Answer = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class BoosterCall:
+class BoosterPredictSpec:
     """What a runtime asks of its booster: which rounds of trees (0, 0: all), what number besides NaN stands
     for a missing value, and what is made of the answer."""
 
@@ -40,7 +40,7 @@ class BoosterCall:
     finish: Callable[[Answer], Answer] | None = None
 
 
-def list_candidates(call: BoosterCall) -> tuple[Candidate, ...]:
+def list_candidates(call: BoosterPredictSpec) -> tuple[Candidate, ...]:
     """The candidates for a booster of trees."""
     return (
         Candidate("in place", lambda: _build_inplace(call)),
@@ -64,7 +64,7 @@ class _FunctionCandidate:
         return answer if self.finish is None else self.finish(answer)
 
 
-def _build_inplace(call: BoosterCall) -> _FunctionCandidate:
+def _build_inplace(call: BoosterPredictSpec) -> _FunctionCandidate:
     predict = make_inplace_predict(call.booster, call.rounds, call.missing, call.width)
     return _FunctionCandidate("in place", predict, call.finish)
 
@@ -72,7 +72,7 @@ def _build_inplace(call: BoosterCall) -> _FunctionCandidate:
 class _TreeliteCandidate:
     name = "treelite"
 
-    def __init__(self, call: BoosterCall, model: Any) -> None:
+    def __init__(self, call: BoosterPredictSpec, model: Any) -> None:
         from serving.acceleration.xgboost import treelite_gtil  # noqa: PLC0415  loaded where it is used
 
         self._model = model
@@ -95,7 +95,7 @@ class _TreeliteCandidate:
         self._model.serialize(path)
 
 
-def _restore_treelite(call: BoosterCall, path: Path) -> _TreeliteCandidate:
+def _restore_treelite(call: BoosterPredictSpec, path: Path) -> _TreeliteCandidate:
     import treelite  # noqa: PLC0415  loaded where it is used
 
     return _TreeliteCandidate(call, treelite.Model.deserialize(path))
@@ -104,7 +104,7 @@ def _restore_treelite(call: BoosterCall, path: Path) -> _TreeliteCandidate:
 # ---- the model for treelite
 
 
-def convert_to_treelite(call: BoosterCall) -> Any:
+def convert_to_treelite(call: BoosterPredictSpec) -> Any:
     """The booster as a treelite.Model that adds in XGBoost's order. Raises UnsuitableCandidate."""
     try:
         import treelite  # noqa: PLC0415  loaded where it is used

@@ -29,7 +29,7 @@ class DataFormat(StrEnum):
         return self.name
 
 
-class ResultFormat(StrEnum):
+class OutputDataFormat(StrEnum):
     JSON = "json"
     CSV = "csv"
 
@@ -77,7 +77,7 @@ class BatchFlags:
         ),
     ] = DataFormat.JSON
     output_format: Annotated[
-        ResultFormat | None,
+        OutputDataFormat | None,
         typer.Option(help="What the result files hold; json when left out.", show_default=False),
     ] = None
     batch_size: Annotated[

@@ -72,7 +72,7 @@ class JobsApi:
         """projects.jobs.list, newest first."""
         project = request.path_params["project"]
         state = self._catalog.state
-        places = rules.queue_positions(state)
+        places = rules.list_queue_positions(state)
 
         def render_item(key: tuple[int, str]) -> dict[str, Any]:
             record = state.jobs[key[1]]
@@ -110,7 +110,7 @@ class JobsApi:
         return rules.get_job(self._catalog.state, _job_name(request))
 
     def _render_job(self, record: JobRecord) -> dict[str, Any]:
-        place = rules.queue_positions(self._catalog.state).get(record.name, 0)
+        place = rules.list_queue_positions(self._catalog.state).get(record.name, 0)
         return rules.render_job(self._job_queue.with_current_output(record), place)
 
 

@@ -23,7 +23,7 @@ from serving.gateway.request_context import request_id_header
 from serving.protocols import Reply
 from serving.protocols.addresses import parse_address
 from serving.protocols.errors import render_error
-from serving.protocols.model_spec import parse_model_spec
+from serving.protocols.model_spec import extract_model_spec
 from serving.transport.grpc_server.call import GrpcCall
 from serving.transport.grpc_server.metadata_service import answer_metadata_call
 
@@ -94,7 +94,7 @@ def _select_method(call: GrpcCall) -> ApiMethod:
     method = METHODS[f"{call.rpc.service}.{call.rpc.name}"]
     if call.rpc.name == "ModelStatistics":
         with contextlib.suppress(ServingError):  # its endpoint reports the error
-            if not parse_model_spec(call.rpc.request, call.body).model:
+            if not extract_model_spec(call.rpc.request, call.body).model:
                 return METHODS[_ALL_STATISTICS]
     return method
 

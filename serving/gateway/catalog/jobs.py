@@ -142,7 +142,7 @@ def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
     return built | ({record.kind.options_field: record.options} if record.options else {})
 
 
-def queue_positions(state: CatalogState) -> dict[str, int]:
+def list_queue_positions(state: CatalogState) -> dict[str, int]:
     """The positions of the queued jobs, by name, from 1."""
     queued = [record for record in list_unfinished_jobs(state) if record.job.state is JobState.QUEUED]
     return {record.name: place for place, record in enumerate(queued, 1)}

@@ -36,7 +36,7 @@ def examples_to_batch(
 
     Raises InvalidInputs, or FailedPrecondition for a model that takes no examples.
     """
-    name = check_signature(model, verb, signature)
+    name = find_examples_input(model, verb, signature)
     if not examples:
         raise InvalidInputs("Input is empty: there are no examples.")
     column = np.empty(len(examples), object)
@@ -53,7 +53,7 @@ def check_context(size: int, count: int) -> None:
         )
 
 
-def check_signature(model: ServedModel, verb: str, signature: str) -> str:
+def find_examples_input(model: ServedModel, verb: str, signature: str) -> str:
     """The name of the input of a signature that can classify, or regress. Raises as `examples_to_batch`."""
     require_examples(model, verb)
     found = find_signature(model, signature)

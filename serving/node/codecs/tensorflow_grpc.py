@@ -15,10 +15,10 @@ from serving.node.codecs.classify_regress import (
     CLASSIFY,
     Arrays,
     check_context,
-    check_signature,
     examples_to_batch,
     extract_classifications,
     extract_regressions,
+    find_examples_input,
 )
 from serving.node.codecs.tensor_mapping import (
     batch_to_tensors,
@@ -143,7 +143,7 @@ class _MultiInferenceCodec(_GrpcCodec):
         if len(set(names)) < len(names):
             raise InvalidInputs(f"Two tasks have the same signature; they name {', '.join(names)}.")
         for verb, signature in tasks:
-            check_signature(self._model, verb, signature)
+            find_examples_input(self._model, verb, signature)
         examples = _read_examples(request.input)
         instances, _ = examples_to_batch(self._model, *tasks[0], examples)
         return DecodedRequest(instances, {"signature_names": names}, (tasks, len(examples)))

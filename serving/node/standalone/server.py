@@ -35,7 +35,7 @@ from serving.transport.grpc_startup import bind_grpc_server
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.transport.grpc_server.call import GrpcCall
-    from serving.transport.grpc_server.server import MetadataHandler
+    from serving.transport.grpc_server.server import ModelServiceHandler
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ async def serve_standalone(
     return 1 if failed.is_set() else server.exit_code
 
 
-def _make_metadata_service(node: ServingNode) -> MetadataHandler:
+def _make_metadata_service(node: ServingNode) -> ModelServiceHandler:
     """Answers metadata calls over gRPC: the node's one version answers for any name."""
     from serving.transport.grpc_server.metadata_service import answer_metadata_call  # noqa: PLC0415  only where gRPC is switched on
 
@@ -162,7 +162,10 @@ def _version_id(version: str) -> str:
 
 
 async def _warm_up_grpc(
-    handler: StandalonePredictionHandler, metadata: MetadataHandler, schema: ModelSchema, settings: NodeConfig
+    handler: StandalonePredictionHandler,
+    metadata: ModelServiceHandler,
+    schema: ModelSchema,
+    settings: NodeConfig,
 ) -> None:
     from serving.node.warmup.grpc_warmup import make_grpc_examples  # noqa: PLC0415
     from serving.transport.grpc_server.server import GrpcServer, warm_up_server  # noqa: PLC0415  only where gRPC is switched on

@@ -45,7 +45,7 @@ def infer_inputs(inspection: EstimatorInspection) -> tuple[TensorSpec, ...]:
         return (TensorSpec(INSTANCES, BYTES, None),)
     if inspection.takes_numbers and not inspection.feature_names:
         return (TensorSpec(INSTANCES, "FP64", (-1, width)),)
-    known = infer_features(inspection.estimator)
+    known = infer_column_domains(inspection.estimator)
     if not known and not inspection.feature_names:
         return (TensorSpec(INSTANCES, "FP64", (-1, width)),)
     names = inspection.feature_names or tuple(f"{COLUMN_PREFIX}{place}" for place in range(width))
@@ -74,7 +74,7 @@ def _make_rows(inspection: EstimatorInspection, width: int) -> Iterator[Any]:
         for values in (round_for_display(make_numeric_rows(1, width))[0], np.zeros(width), np.ones(width)):
             yield _make_row(values.tolist(), inspection.feature_names)
     else:
-        known = infer_features(inspection.estimator)
+        known = infer_column_domains(inspection.estimator)
         yield _make_row(
             [known.get(place, InputFeature()).value for place in range(width)], inspection.feature_names
         )
@@ -85,7 +85,7 @@ def _make_rows(inspection: EstimatorInspection, width: int) -> Iterator[Any]:
             )
 
 
-def infer_features(estimator: Any) -> Mapping[int, InputFeature]:
+def infer_column_domains(estimator: Any) -> Mapping[int, InputFeature]:
     """What is known of the columns of an estimator's input, by their places."""
     first = find_first_step(estimator)
     found: dict[int, InputFeature] = {}
@@ -99,7 +99,7 @@ def infer_features(estimator: Any) -> Mapping[int, InputFeature]:
                 found.setdefault(int(columns[place]), feature)
         return found
     if (inner := getattr(first, "_preprocessor", None)) is not None:  # gradient boosting with categories
-        return infer_features(inner)
+        return infer_column_domains(inner)
     return _infer_transformer_features(first, getattr(first, "n_features_in_", 0))
 
 
@@ -107,7 +107,7 @@ def _infer_transformer_features(transformer: Any, width: int) -> dict[int, Input
     """What a transformer of so many columns tells of them."""
     first = find_first_step(transformer)
     if type(first).__name__ == "ColumnTransformer":
-        return dict(infer_features(first))
+        return dict(infer_column_domains(first))
     tags = read_tags(first)
     if tags is not None and tags.text:
         return {0: InputFeature("some text")}

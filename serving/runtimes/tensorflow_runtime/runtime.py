@@ -76,9 +76,9 @@ def load_model(spec: LoadSpec) -> TensorFlowRuntime:
     _load_custom_ops(spec.model_dir)
     try:
         try:
-            return _open_session(spec, _DeclarationErrors({}, {}))
+            return _open_session(spec, _SignatureMismatches({}, {}))
         except _LOAD_ERRORS:
-            misdeclared = _find_declaration_errors(spec.model_dir)
+            misdeclared = _find_signature_mismatches(spec.model_dir)
             if not any(misdeclared):
                 raise
             return _open_session(spec, misdeclared)
@@ -86,7 +86,7 @@ def load_model(spec: LoadSpec) -> TensorFlowRuntime:
         raise _to_load_error(error, spec.model_dir) from error
 
 
-class _DeclarationErrors(NamedTuple):
+class _SignatureMismatches(NamedTuple):
     """The signatures that name what the graph does not have, with the reason; and by name and alias the types
     of tensors that have others in the graph than is declared."""
 
@@ -412,7 +412,7 @@ def _parse_shape(proto: Any) -> Shape | None:
     return tuple(None if dimension.size < 0 else dimension.size for dimension in proto.dim)
 
 
-def _open_session(spec: LoadSpec, errors: _DeclarationErrors) -> TensorFlowRuntime:
+def _open_session(spec: LoadSpec, errors: _SignatureMismatches) -> TensorFlowRuntime:
     """The model in a session, with the graph's types, and without signatures that cannot be asked."""
     loader = SavedModelLoader(str(spec.model_dir))
     meta_graph = _find_serving_graph(loader.saved_model.meta_graphs)
@@ -474,7 +474,7 @@ def _find_complex_signatures(meta_graph: Any) -> dict[str, str]:
     return problems
 
 
-def _find_declaration_errors(model_dir: Path) -> _DeclarationErrors:
+def _find_signature_mismatches(model_dir: Path) -> _SignatureMismatches:
     """What signatures declare otherwise than the graph has it; nothing where none names what is there."""
     meta_graph = _find_serving_graph(SavedModelLoader(str(model_dir)).saved_model.meta_graphs)
     with tf.Graph().as_default() as graph:
@@ -494,8 +494,8 @@ def _find_declaration_errors(model_dir: Path) -> _DeclarationErrors:
             if actual != _read_dtype(info):
                 types.setdefault(name, {})[alias] = actual
     if len(left_out) == len(_list_signatures(meta_graph)):
-        return _DeclarationErrors({}, {})
-    return _DeclarationErrors(left_out, types)
+        return _SignatureMismatches({}, {})
+    return _SignatureMismatches(left_out, types)
 
 
 def _correct_types(meta_graph: Any, types: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

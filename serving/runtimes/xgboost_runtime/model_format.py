@@ -14,7 +14,7 @@ import msgspec
 import xgboost as xgb
 
 from serving.errors import LoadFailed
-from serving.predictor.runtime_versions import newest_by_xgboost
+from serving.predictor.runtime_versions import list_runtime_versions_by_xgboost
 from serving.runtimes.xgboost_runtime import legacy_binary
 from serving.runtimes.xgboost_runtime.legacy_conversion import convert_to_ubjson, logit
 
@@ -168,7 +168,9 @@ def _check_version(data: bytes, written: tuple[int, int, int], name: str) -> Non
 
 def _old_pickle_message(name: str) -> str:
     module = "joblib" if name.endswith(".joblib") else "pickle"
-    known = ", ".join(f"{version} has {xgboost}" for xgboost, version in newest_by_xgboost().items())
+    known = ", ".join(
+        f"{version} has {xgboost}" for xgboost, version in list_runtime_versions_by_xgboost().items()
+    )
     read = f"joblib.load('{name}')" if module == "joblib" else f"pickle.load(open('{name}', 'rb'))"
     return (
         f"{name} was pickled with XGBoost 1.5 or an earlier one, whose pickles XGBoost {xgb.__version__} "

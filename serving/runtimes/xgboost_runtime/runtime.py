@@ -156,7 +156,7 @@ class BoosterRuntime:
 
     def list_candidates(self) -> Sequence[Candidate]:
         """The call in place, and treelite's interpreter; none for linear boosters and very wide ones."""
-        asked = self._booster_call() if self.method == PREDICT_METHOD else None
+        asked = self._booster_predict_spec() if self.method == PREDICT_METHOD else None
         if asked is None or asked.width > MAX_ACCELERATED_FEATURES or self._booster_type == "gblinear":
             return ()
         return candidates.list_candidates(asked)
@@ -227,10 +227,12 @@ class BoosterRuntime:
         several = str(learner["objective"]["name"]).startswith("multi:")
         return list_labels(np.arange(int(learner["learner_model_param"]["num_class"]))) if several else ()
 
-    def _booster_call(self) -> candidates.BoosterCall | None:
+    def _booster_predict_spec(self) -> candidates.BoosterPredictSpec | None:
         """What this runtime wants of the booster; None if only the object itself knows."""
         return (
-            candidates.BoosterCall(self._booster, self._width, self._iteration_range) if self._width else None
+            candidates.BoosterPredictSpec(self._booster, self._width, self._iteration_range)
+            if self._width
+            else None
         )
 
     def _fits_fast_path(self, rows: Any) -> bool:
@@ -311,7 +313,7 @@ class XgbModelRuntime(BoosterRuntime):
     def _list_classes(self) -> tuple[Any, ...]:
         return list_labels(self._estimator.classes_) if is_classifier(self._estimator) else ()
 
-    def _booster_call(self) -> candidates.BoosterCall | None:
+    def _booster_predict_spec(self) -> candidates.BoosterPredictSpec | None:
         if type(self._estimator) not in _ESTIMATOR_CLASSES or not self._width:
             return None
         try:
@@ -319,7 +321,9 @@ class XgbModelRuntime(BoosterRuntime):
         except AttributeError:  # trained without early stopping
             rounds = (0, 0)
         finish = _make_label_function(self._estimator) if is_classifier(self._estimator) else None
-        return candidates.BoosterCall(self._booster, self._width, rounds, self._estimator.missing, finish)
+        return candidates.BoosterPredictSpec(
+            self._booster, self._width, rounds, self._estimator.missing, finish
+        )
 
     def _predict_array(self, array: NDArray[Any], arguments: dict[str, Any], method: str) -> Any:
         return getattr(self._estimator, method)(array, validate_features=False, **arguments)

@@ -2,7 +2,7 @@
 
 The only package that imports grpc, and it is imported only where gRPC is switched on (setting `grpc_port`).
 It knows neither gateway nor node: predictions go to the `PredictionHandler` that answers those over HTTP,
-metadata calls to a `MetadataHandler` of the same application.
+metadata calls to a `ModelServiceHandler` of the same application.
 """
 
 from serving.config import set_grpc_environment

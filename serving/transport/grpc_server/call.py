@@ -14,7 +14,7 @@ from serving.errors import InvalidArgument, ServingError
 from serving.http_headers import BODY_LENGTH, TIMEOUT, Headers, Scope
 from serving.protocols import Dialect, Reply
 from serving.protocols.errors import GRPC_STATUS, render_error
-from serving.protocols.model_spec import ModelSpec, parse_model_spec
+from serving.protocols.model_spec import ModelSpec, extract_model_spec
 from serving.protocols.paths import PredictionPath
 from serving.transport.grpc_server.rpc_methods import RpcMethod
 from serving.transport.request_head import RequestHead
@@ -61,7 +61,7 @@ class GrpcRequestHead(RequestHead):
 
     def read_model_spec(self) -> ModelSpec:
         """Raises InvalidArgument as `prediction_path` does."""
-        spec = parse_model_spec(self._rpc.request, self._body)
+        spec = extract_model_spec(self._rpc.request, self._body)
         if not spec.model:
             raise InvalidArgument(f"The call has no {self._rpc.request} that names a model.")
         return spec

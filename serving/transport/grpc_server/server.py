@@ -50,7 +50,7 @@ RpcHandler = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
 _PATHS_BY_VERB = {(rpc.dialect, rpc.verb): rpc.path for rpc in RPC_METHODS.values()}
 
 
-class MetadataHandler(Protocol):
+class ModelServiceHandler(Protocol):
     """Answers calls about models and the server."""
 
     async def __call__(self, call: GrpcCall) -> Reply: ...
@@ -67,7 +67,7 @@ class GrpcServer:
     def __init__(
         self,
         predictions: PredictionHandler,
-        metadata_handler: MetadataHandler,
+        metadata_handler: ModelServiceHandler,
         settings: ServerSettings,
         *,
         most_connections: int,

@@ -32,7 +32,11 @@ def test_nothing_is_known_at_first(tmp_path: Path) -> None:
     meters = ProgressReader(tmp_path / "meters")
 
     assert meters.read_counts(70) == JobCounts(bytes_total=70)
-    assert (meters.read_totals().seconds, meters.longest_silence(), meters.read_examples()) == (0.0, 0.0, [])
+    assert (meters.read_totals().seconds, meters.longest_silence(), meters.read_rejected_samples()) == (
+        0.0,
+        0.0,
+        [],
+    )
 
 
 def test_what_workers_did_is_added_up(tmp_path: Path) -> None:
@@ -53,7 +57,7 @@ def test_what_workers_did_is_added_up(tmp_path: Path) -> None:
         assert meters.read_counts(10_000) == JobCounts(210, 400, 605, 10_000, 3)
         assert meters.read_counts(600).bytes == 600
         assert meters.read_totals().seconds == 159.0 - 40.0
-        assert meters.read_examples() == ["example 0", "example 1", "example 2"]
+        assert meters.read_rejected_samples() == ["example 0", "example 1", "example 2"]
 
         # A worker that is gone counts on, and one that says nothing is noticed.
         workers[0].kill()
@@ -146,4 +150,4 @@ def test_examples_are_few_and_any_text(tmp_path: Path) -> None:
     meter.add(ProgressTotals(), texts[1:])
     meter.add(ProgressTotals(), ["late"])
 
-    assert ProgressReader(tmp_path).read_examples() == texts[:3]
+    assert ProgressReader(tmp_path).read_rejected_samples() == texts[:3]

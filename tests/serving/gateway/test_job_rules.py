@@ -104,7 +104,7 @@ class World:
 
     def shown(self, job: str) -> dict[str, Any]:
         name = jobs.job_name("p", job)
-        return jobs.render_job(self.state.jobs[name], jobs.queue_positions(self.state).get(name, 0))
+        return jobs.render_job(self.state.jobs[name], jobs.list_queue_positions(self.state).get(name, 0))
 
     def on(self, job: str, rule: Callable[..., Any], *arguments: Any, **keywords: Any) -> JobState | None:
         """Apply a rule to a job; returns the state it is in then."""
@@ -340,7 +340,7 @@ def test_jobs_are_listed_newest_first(world: World) -> None:
 
     names = [name.rpartition("/")[2] for _, name in jobs.list_jobs(world.state, "p")]
     assert names == ["c", "a", "b"]
-    assert jobs.queue_positions(world.state) == {
+    assert jobs.list_queue_positions(world.state) == {
         **{jobs.job_name("p", job): place for place, job in enumerate("bac", 1)},
         jobs.job_name("q", "d"): 4,
     }

@@ -278,7 +278,7 @@ def test_jobs_wait_for_their_turn(tmp_path: Path) -> None:
             await world.submit(job, "wait/go")
         await world.until_started("c")
         await world.until_started("a")
-        places = rules.queue_positions(world.catalog.state)
+        places = rules.list_queue_positions(world.catalog.state)
         assert {name.rpartition("/")[2]: place for name, place in places.items()} == {"d": 1, "b": 2}
 
         await world.cancel("d")

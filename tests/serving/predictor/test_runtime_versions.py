@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from pathlib import Path
 
-from serving.predictor.runtime_versions import RUNTIME_VERSIONS, newest_by_xgboost
+from serving.predictor.runtime_versions import RUNTIME_VERSIONS, list_runtime_versions_by_xgboost
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "runtimes.md"
 
@@ -21,6 +21,6 @@ def test_the_documented_table_is_the_one_that_is_built() -> None:
 
 def test_the_newest_runtime_version_with_each_xgboost() -> None:
     """By its minor version."""
-    found = newest_by_xgboost()
+    found = list_runtime_versions_by_xgboost()
 
     assert (found["0.90"], found["1.4"], found["1.6"]) == ("2.1", "2.6", "2.11")

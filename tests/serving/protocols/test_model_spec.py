@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument
 from serving.protocols import protos
-from serving.protocols.model_spec import _PARSERS, ModelSpec, parse_model_spec
+from serving.protocols.model_spec import _PARSERS, ModelSpec, extract_model_spec
 from serving.protocols.protobuf_fields import (
     BYTES,
     MalformedProtobuf,
@@ -48,7 +48,7 @@ def test_specs_are_found(message: str, model: str, version: int | None, label: s
     request = new(message, model_spec=spec(model, version, label))
     wanted = ModelSpec(model, "" if version is None or label is not None else str(version), label or "")
 
-    assert parse_model_spec(message, request.SerializeToString()) == wanted
+    assert extract_model_spec(message, request.SerializeToString()) == wanted
 
 
 @pytest.mark.parametrize("message", WITH_NAMES)
@@ -59,7 +59,7 @@ def test_names_are_found(message: str, model: str, version: str) -> None:
     field = "model_" if message == "inference.ModelInferRequest" else ""
     request = new(message, **{f"{field}name": model, f"{field}version": version})
 
-    assert parse_model_spec(message, bytearray(request.SerializeToString())) == ModelSpec(model, version)
+    assert extract_model_spec(message, bytearray(request.SerializeToString())) == ModelSpec(model, version)
 
 
 @pytest.mark.parametrize("kind", ["Load", "Unload"])
@@ -69,7 +69,7 @@ def test_names_behind_those_of_repositories(kind: str, repository: str, model: s
     message = f"inference.RepositoryModel{kind}Request"
     request = new(message, repository_name=repository, model_name=model)
 
-    assert parse_model_spec(message, request.SerializeToString()) == ModelSpec(model)
+    assert extract_model_spec(message, request.SerializeToString()) == ModelSpec(model)
 
 
 def test_all_else_is_passed_over() -> None:
@@ -80,8 +80,10 @@ def test_all_else_is_passed_over() -> None:
     parts = [new("tensorflow.serving.PredictRequest", model_spec=one) for one in (spec("m"), spec("", 7))]
     body = b"".join(one.SerializeToString() for one in (tensors, *parts))
 
-    assert parse_model_spec("tensorflow.serving.PredictRequest", body) == ModelSpec("m", "7")
-    assert parse_model_spec("tensorflow.serving.PredictRequest", tensors.SerializeToString()) == ModelSpec("")
+    assert extract_model_spec("tensorflow.serving.PredictRequest", body) == ModelSpec("m", "7")
+    assert extract_model_spec("tensorflow.serving.PredictRequest", tensors.SerializeToString()) == ModelSpec(
+        ""
+    )
 
 
 def test_tasks_are_for_one_model() -> None:
@@ -91,13 +93,13 @@ def test_tasks_are_for_one_model() -> None:
     for signature in ("classify", "regress"):
         request.tasks.add(model_spec=spec("m", 3)).model_spec.signature_name = signature
     request.input.example_list.examples.add()
-    assert parse_model_spec(message, request.SerializeToString()) == ModelSpec("m", "3")
-    assert parse_model_spec(message, b"") == ModelSpec("")
+    assert extract_model_spec(message, request.SerializeToString()) == ModelSpec("m", "3")
+    assert extract_model_spec(message, b"") == ModelSpec("")
 
     for more in (spec("m"), spec("other", label="canary"), spec("m", 3)):
         request.tasks.add(model_spec=more)
     with pytest.raises(InvalidArgument, match=r"they name m \(version 3\), m, other \(label canary\)\. Send"):
-        parse_model_spec(message, request.SerializeToString())
+        extract_model_spec(message, request.SerializeToString())
 
 
 def test_only_the_first_fields_are_looked_at() -> None:
@@ -105,17 +107,17 @@ def test_only_the_first_fields_are_looked_at() -> None:
     name = new("inference.ModelInferRequest", model_name="m").SerializeToString()
     many = new("inference.ModelInferRequest", raw_input_contents=[b""] * 1_000_000).SerializeToString()
 
-    assert parse_model_spec("inference.ModelInferRequest", name + many) == ModelSpec("m")
-    assert parse_model_spec("inference.ModelInferRequest", many + name) == ModelSpec("")
+    assert extract_model_spec("inference.ModelInferRequest", name + many) == ModelSpec("m")
+    assert extract_model_spec("inference.ModelInferRequest", many + name) == ModelSpec("")
 
     message = "tensorflow.serving.MultiInferenceRequest"
     request = new(message)
     for _ in range(65):
         request.tasks.add()
     with pytest.raises(InvalidArgument, match="The request has 65 tasks or more; it can have 64"):
-        parse_model_spec(message, request.SerializeToString())
+        extract_model_spec(message, request.SerializeToString())
     task = encode_field_prefix(1, 2_000_000) + b"\x10\x00" * 1_000_000
-    assert parse_model_spec(message, task) == ModelSpec("")
+    assert extract_model_spec(message, task) == ModelSpec("")
 
 
 @pytest.mark.parametrize(
@@ -132,14 +134,14 @@ def test_only_the_first_fields_are_looked_at() -> None:
 def test_damaged_messages_are_refused(body: bytes, why: str) -> None:
     """The error says what it was taken for, and what is wrong."""
     with pytest.raises(InvalidArgument, match=f"cannot be read as tensorflow.serving.PredictRequest.*{why}"):
-        parse_model_spec("tensorflow.serving.PredictRequest", body)
+        extract_model_spec("tensorflow.serving.PredictRequest", body)
 
 
 def test_long_names_are_refused() -> None:
     """Nothing is called so, and nothing remembers it."""
     body = new("tensorflow.serving.PredictRequest", model_spec=spec("m" * 5000)).SerializeToString()
     with pytest.raises(InvalidArgument, match="no model is called that"):
-        parse_model_spec("tensorflow.serving.PredictRequest", body)
+        extract_model_spec("tensorflow.serving.PredictRequest", body)
 
 
 @pytest.mark.parametrize("message", sorted(_PARSERS))
@@ -148,7 +150,7 @@ def test_long_names_are_refused() -> None:
 def test_any_bytes_are_read_or_refused(message: str, body: bytes) -> None:
     """And where protobuf reads a message, so do we, except for groups, which nobody has sent for years."""
     try:
-        found = parse_model_spec(message, body)
+        found = extract_model_spec(message, body)
     except InvalidArgument as error:
         if "not used" not in str(error) and "alike" not in str(error):
             with pytest.raises(protos.MessageDecodeError):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from serving.acceleration.candidates import Candidate
 from serving.acceleration.verification import CandidateProof, verify_candidates
 from serving.acceleration.xgboost import inplace_predict, treelite_gtil
-from serving.acceleration.xgboost.candidates import BoosterCall, convert_to_treelite, read_trees
+from serving.acceleration.xgboost.candidates import BoosterPredictSpec, convert_to_treelite, read_trees
 from serving.acceleration.xgboost.verification_rows import make_verification_rows
 from serving.errors import InvalidInputs
 from serving.runtimes.xgboost_runtime.runtime import BoosterRuntime, XgbModelRuntime
@@ -192,7 +192,7 @@ def test_a_model_a_hair_off_is_refused(change: Any, node: int, monkeypatch: pyte
     """One threshold on the next float32, or missing values sent to the other side, shows on the probes."""
     model = train(max_depth=5, rounds=20)
     runtime = booster(model)
-    wrong = convert_to_treelite(BoosterCall(changed(model, change, node), 4))
+    wrong = convert_to_treelite(BoosterPredictSpec(changed(model, change, node), 4))
     monkeypatch.setattr("serving.acceleration.xgboost.candidates.convert_to_treelite", lambda asked: wrong)
 
     found = refused(runtime)

@@ -149,7 +149,7 @@ def change(state: CatalogState) -> None:
     draft.put(operation(number, done=True))
     after = draft.to_state()
     assert len(rules.list_unfinished_jobs(after)) == 1
-    assert rules.queue_positions(after) == {}
+    assert rules.list_queue_positions(after) == {}
     assert sum(after.job_index.states.values()) == number
 
 

@@ -7,6 +7,10 @@ counters is up to the maker of the node's spec.
 from __future__ import annotations
 
 import enum
+import mmap
+import os
+from collections.abc import MutableSequence
+from typing import cast
 
 # The alignment of the counters: so that they can be integers, which are written atomically.
 _ALIGNMENT = 8
@@ -44,3 +48,13 @@ def split_memory(memory: memoryview, slots: int, counter_bytes: int) -> tuple[me
 def memory_size(slots: int, counter_bytes: int) -> int:
     """How many bytes the marks and the counters take."""
     return -(-slots // _ALIGNMENT) * _ALIGNMENT + counter_bytes if counter_bytes else slots
+
+
+def attach_region(fd: int) -> MutableSequence[int]:
+    """The node's view, counters included; closes the descriptor."""
+    size = os.fstat(fd).st_size
+    try:
+        # A memoryview has all the methods that are needed, and a fixed length.
+        return cast(MutableSequence[int], memoryview(mmap.mmap(fd, size)))
+    finally:
+        os.close(fd)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, NoReturn
 
-from autoscaler import linux, shared_region
+from autoscaler import linux, node_memory
 
 ReportCallback = Callable[[Mapping[str, Any]], None]
 NodeEntry = Callable[[Mapping[str, Any], socket.socket, ReportCallback, MutableSequence[int]], int]
@@ -122,7 +122,7 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
     sys.argv[:] = [__file__]
     entry = import_entry(order.entry)
     listener = socket.socket(fileno=handles.listener)
-    return entry(arguments, listener, send_report, shared_region.attach_region(handles.board))
+    return entry(arguments, listener, send_report, node_memory.attach_region(handles.board))
 
 
 def restore_signals() -> None:

@@ -389,7 +389,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     (
         "serving",
         ("serving.gateway.app",),
-        ("autoscaler.pools.local_pool", "autoscaler.pools.pilot_manager", "autoscaler.shared_region"),
+        ("autoscaler.pools.local_pool", "autoscaler.pools.pilot_manager", "autoscaler.pools.node_pipes"),
     ),
     ("serving.protocols", (), (*PROGRAMS, *MODELS, "numpy", "grpc", "starlette")),
     ("serving.protocols", ("serving.protocols.protos",), ("google",)),

@@ -9,9 +9,8 @@ from collections.abc import AsyncGenerator
 from autoscaler.child_launcher import RunningChild
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
-from autoscaler.pools.node_pipes import NodePipes
+from autoscaler.pools.node_pipes import NodePipes, SharedRegion
 from autoscaler.pools.pilot_manager import PilotManager
-from autoscaler.shared_region import SharedRegion
 
 
 @contextlib.asynccontextmanager

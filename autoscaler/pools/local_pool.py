@@ -31,13 +31,12 @@ from autoscaler.pools import (
     PilotStatus,
     forked_child,
 )
-from autoscaler.pools.node_pipes import NodePipes
+from autoscaler.pools.node_pipes import NodePipes, SharedRegion
 from autoscaler.pools.node_socket import NodeSocket, remove_stale_folders
 from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy
 from autoscaler.pools.start_slots import StartSlot, StartSlots
 from autoscaler.pools.timing import DEFAULT_TIMING, PoolTiming
 from autoscaler.processes import ChildProcess, OrphanReaper, ProcessOutput, describe_exit, spawn_child
-from autoscaler.shared_region import SharedRegion
 from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
 
 logger = logging.getLogger(__name__)

@@ -1,16 +1,18 @@
-"""What connects the server and one node that is being started: sockets, pipes and files."""
+"""What connects the server and one node that is being started: sockets, pipes, files and memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import mmap
 import os
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 from autoscaler import linux
+from autoscaler.node_memory import NodeMemory, memory_size
 from autoscaler.node_process import LaunchSpec, NodeDescriptors
 
 _LINE_LIMIT = 1 << 20
@@ -86,3 +88,27 @@ class NodePipes:
         self._control.close()
         while self._server_ends:
             os.close(self._server_ends.pop())
+
+
+class SharedRegion:
+    """A `NodeMemory` in an anonymous file. `memory` is the server's view; the node attaches to `fileno()`."""
+
+    def __init__(self, slots: int, counter_bytes: int = 0) -> None:
+        self._fd = linux.create_anonymous_file()
+        try:
+            size = memory_size(slots, counter_bytes)
+            os.ftruncate(self._fd, size)
+            self._map = mmap.mmap(self._fd, size)
+            self.memory = NodeMemory(memoryview(self._map), slots, counter_bytes)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        """Unmap the memory; `memory` keeps the last values."""
+        self.memory.detach()
+        self._map.close()
+        os.close(self._fd)

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from autoscaler import linux, shared_region
-from autoscaler.shared_region import SharedRegion
+from autoscaler import linux, node_memory
+from autoscaler.pools.node_pipes import SharedRegion
 from tests.autoscaler.pool import descriptors
 
 
@@ -22,7 +22,7 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_both_ends_see_the_same() -> None:
     """At once, in both directions."""
     ours = SharedRegion(3)
-    theirs = shared_region.attach_region(os.dup(ours.fileno()))
+    theirs = node_memory.attach_region(os.dup(ours.fileno()))
     assert list(ours.memory.marks) == [0, 0, 0]
     theirs[1] = 2
     ours.memory.marks[2] = 1
@@ -39,7 +39,7 @@ def test_it_outlives_the_process_that_wrote_on_it() -> None:
     ours = SharedRegion(2)
     pid = os.fork()
     if pid == 0:
-        shared_region.attach_region(ours.fileno())[0] = 1
+        node_memory.attach_region(ours.fileno())[0] = 1
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -51,7 +51,7 @@ def test_it_outlives_the_process_that_wrote_on_it() -> None:
 def test_notes_lie_behind_the_marks() -> None:
     """Where integers may lie; they stay as they were last."""
     ours = SharedRegion(3, 16)
-    theirs = memoryview(shared_region.attach_region(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
+    theirs = memoryview(node_memory.attach_region(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
     theirs[-16:].cast("Q")[1] = 1 << 40
     theirs[2] = 1
 

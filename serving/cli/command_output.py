@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.console import Verbosity, print_note
-from serving.cli.formats.printers import format_lines
+from serving.cli.formats.printers import format_lines, print_table
 from serving.cli.formats.projection import FORMATS, OutputColumn, OutputFormat, parse_format, parse_key
 from serving.cli.formats.records import flatten_lists
-from serving.cli.formats.tables import print_table
 from serving.cli.formats.value_parsers import (
     format_choices,
     make_choice_parser,

@@ -17,7 +17,7 @@ from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.batch_flags import BatchFlags
 from serving.cli.flags.common_flags import LabelChangeFlags, ListFlags, drop_none
-from serving.cli.formats.tables import print_table
+from serving.cli.formats.printers import print_table
 from serving.cli.formats.value_parsers import format_choices, make_choice_parser
 from serving.errors import FailedPrecondition
 

@@ -11,7 +11,7 @@ import typer
 
 from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
-from serving.cli.formats.tables import print_table
+from serving.cli.formats.printers import print_table
 
 _POLL_SECONDS = 1.0
 _CLEAR = "\x1b[H\x1b[2J"

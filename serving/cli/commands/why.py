@@ -12,7 +12,7 @@ from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
 from serving.cli.commands import resource_commands
 from serving.cli.commands.nodes import format_duration
-from serving.cli.formats.tables import print_table
+from serving.cli.formats.printers import print_table
 from serving.logs.formatters import escape_control_characters
 
 Json = Mapping[str, Any]

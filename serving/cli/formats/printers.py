@@ -1,4 +1,4 @@
-"""Records as text, in a format.
+"""Records as text, in a format; tables on standard output.
 
 Except in json and yaml, control characters in values are escaped.
 """
@@ -8,15 +8,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
 from serving.cli.formats.keys import set_value
 from serving.cli.formats.projection import OutputColumn, OutputFormat
 from serving.cli.formats.records import sort_records
-from serving.cli.formats.tables import format_table
 from serving.cli.formats.transforms import format_text
 from serving.logs.formatters import escape_control_characters
+
+# The width where standard output is no terminal: nothing is folded there.
+_UNBOUNDED = 1_000_000
+
+_Alignment = Literal["left", "center", "right"]
 
 
 def format_lines(form: OutputFormat, found: Any) -> Iterable[str]:
@@ -188,3 +193,46 @@ _PRINTERS: Mapping[str, Callable[[OutputFormat, Sequence[Any], bool], Iterable[s
     "value": _format_value,
     "yaml": _format_yaml,
 }
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table without lines, as wide as its content."""
+    for line in format_table(headings, rows):
+        print(line)
+
+
+def format_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    alignments: Sequence[str] = (),
+    no_heading: bool = False,
+    boxed: bool = False,
+    title: str = "",
+) -> list[str]:
+    """The lines of a table, as wide as its content; `alignments` has left, center or right per column."""
+    from rich import box  # noqa: PLC0415  start-up time
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(
+        box=box.SQUARE if boxed else None,
+        pad_edge=boxed,
+        show_header=not no_heading,
+        title=escape_control_characters(title) or None,
+        title_style="",
+        header_style="",
+        # Two blanks between columns.
+        padding=(0, 1) if boxed else (0, 2, 0, 0),
+    )
+    for heading, justify in zip(headings, alignments or ["left"] * len(headings), strict=True):
+        table.add_column(
+            escape_control_characters(heading), overflow="fold", justify=cast(_Alignment, justify)
+        )
+    for row in rows:
+        table.add_row(*map(escape_control_characters, row))
+    width = None if sys.stdout.isatty() else _UNBOUNDED
+    console = Console(markup=False, emoji=False, highlight=False, width=width)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]

@@ -58,9 +58,8 @@ from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, P
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
-from serving.gateway.observability.model_statistics import ModelStatistics
 from serving.gateway.observability.observers import PredictionObservers
-from serving.gateway.observability.prediction_stats import PredictionStats
+from serving.gateway.observability.prediction_stats import ModelStatistics, PredictionStats
 from serving.gateway.observability.request_log import RequestLog
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, rate_limited

@@ -18,7 +18,7 @@ from serving.gateway.api.request_io import Endpoint, json_response, read_json
 from serving.gateway.catalog.lookup import address_to_name, resolve_address, resolve_version
 from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.methods import ApiMethod
-from serving.gateway.observability.model_statistics import ModelStatistics
+from serving.gateway.observability.prediction_stats import ModelStatistics
 from serving.gateway.state.records import CatalogState, VersionRecord
 from serving.model_schema import ModelSchema
 from serving.names import ModelName, VersionName

@@ -29,11 +29,19 @@ from serving.gateway.observability.log_writer import LogWriterProcess
 from serving.gateway.proxy.node_client import NodeReply
 from serving.gateway.proxy.routing_table import RouteTarget
 from serving.gateway.request_context import ensure_request_id, read_trace_id
-from serving.http_headers import CONTENT_TYPE, JSON_BYTES, Scope, find_header
+from serving.http_headers import (
+    BINARY,
+    CONTENT_TYPE,
+    JSON,
+    JSON_BYTES,
+    PROTOBUF,
+    Scope,
+    find_header,
+    strip_parameters,
+)
 from serving.logs.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
 from serving.logs.sinks.cloud_logging_entries import AccessRecord, ConsoleLine
 from serving.logs.sinks.writer_options import LogWriterOptions
-from serving.media_types import BINARY, JSON, PROTOBUF, strip_parameters
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.protocols.errors import GRPC_STATUS
 

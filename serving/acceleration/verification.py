@@ -25,7 +25,7 @@ from serving.acceleration.candidates import (
 )
 from serving.runtimes import Runtime, output_equality
 from serving.runtimes.instance_batch import Batch, WholeTensors, copy_batch, count_rows, take_rows
-from serving.runtimes.synthetic_rows import make_bounded_rows
+from serving.runtimes.output_equality import make_bounded_rows
 
 # Rows of a call; the sizes that are always measured come first.
 TIMED_SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)

@@ -19,7 +19,7 @@ from serving.acceleration.candidates import AccelerableRuntime, Predict
 from serving.runtimes import Runtime, output_equality
 from serving.runtimes.instance_batch import Batch, count_rows, take_rows
 from serving.runtimes.model_check import PredictionTrial, make_failed_trial
-from serving.runtimes.synthetic_rows import make_bounded_rows
+from serving.runtimes.output_equality import make_bounded_rows
 
 logger = logging.getLogger(__name__)
 

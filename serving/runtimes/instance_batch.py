@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# What is larger becomes infinite in the float32 that trees compute with.
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeTensors:
@@ -97,3 +100,18 @@ def concatenation_key(batch: Batch) -> tuple[object, ...]:
             return (batch,)
         case _:
             return ("rows",)
+
+
+def is_finite(rows: Any, *, allow_nan: bool = False) -> bool:
+    """Whether it is an array of numbers that are finite in float32 too; with `allow_nan` some may be NaN."""
+    if not isinstance(rows, np.ndarray) or not rows.size:
+        return False
+    if rows.dtype.kind in "iu":
+        return True
+    # The sum of the squares is a third of the cost of the largest, and small only if all of them are.
+    if rows.dtype == np.float64 and np.vdot(rows, rows) <= MAX_FLOAT32:
+        return True
+    numbers = np.abs(rows)
+    if allow_nan:  # of these alone, the largest is NaN
+        return not np.fmax.reduce(numbers, axis=None) > MAX_FLOAT32
+    return bool(np.maximum.reduce(numbers, axis=None) <= MAX_FLOAT32)

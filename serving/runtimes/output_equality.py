@@ -2,7 +2,8 @@
 
 Labels, trees and user code: identical to the bit, form, type and shape included. Elsewhere the numbers of an
 output may differ by the larger of 4 units in the last place of its largest one, and what the library itself
-shows when it is given the same rows in batches of 1, 2 and 64.
+shows when it is given the same rows in batches of 1, 2 and 64. Where there are no recorded rows it is asked
+with made-up ones, of bounded size.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.runtimes.instance_batch import Batch, concatenate_batches, count_rows, take_rows
+from serving.runtimes import Runtime
+from serving.runtimes.instance_batch import Batch, concatenate_batches, count_bytes, count_rows, take_rows
 
 # The batches that show how far the library agrees with itself.
 BATCH_SIZES = (1, 2, 64)
@@ -24,6 +26,12 @@ T = TypeVar("T")
 
 Tolerance = Mapping[str, float]
 """The largest difference allowed, by output; 0.0: identical to the bit."""
+
+# Bytes of made-up rows. Libraries hold them several times over, as other types and between layers, and a
+# process keeps much of what it once had: of images of a megabyte a few must do.
+_MAX_SYNTHETIC_BYTES = 4 << 20
+# What can show whether rows influence each other.
+_MIN_SYNTHETIC_ROWS = 2
 
 
 def predict_in_batches(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Batch:
@@ -161,3 +169,13 @@ def _name_outputs(batch: Batch) -> Mapping[str, NDArray[Any]]:
     if isinstance(batch, dict):
         return batch
     return {"": np.asarray(batch)}
+
+
+def make_bounded_rows(runtime: Runtime, max_rows: int) -> Batch | None:
+    """Up to `max_rows` made-up rows, fewer where they are large; None when none can be made."""
+    one = runtime.make_synthetic_rows(1)
+    if one is None or max_rows == 1:
+        return one
+    row = count_bytes(one) // max(1, count_rows(one))
+    fitting = max(_MIN_SYNTHETIC_ROWS, _MAX_SYNTHETIC_BYTES // row) if row else max_rows
+    return runtime.make_synthetic_rows(min(max_rows, fitting))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.acceleration.candidates import Predict, UnsuitableCandidate
-from serving.runtimes.finite_check import is_finite
+from serving.runtimes.instance_batch import is_finite
 
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
 

@@ -13,7 +13,7 @@ from serving.acceleration.sklearn import linear_models, tree_ensembles
 from serving.acceleration.sklearn.candidates import split_pipeline
 from serving.acceleration.sklearn.joined_trees import NodeFields
 from serving.runtimes.feature_rows import make_numeric_rows
-from serving.runtimes.finite_check import MAX_FLOAT32, is_finite
+from serving.runtimes.instance_batch import MAX_FLOAT32, is_finite
 
 # Rows of a kind, splits of the trees, borders between classes: fewer where rows are wide.
 _MAX_ROWS, _MIN_ROWS = 160, 8

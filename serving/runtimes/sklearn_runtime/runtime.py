@@ -34,10 +34,9 @@ from serving.runtimes import (
     feature_rows,
     pickle_loading,
 )
-from serving.runtimes.finite_check import is_finite
 from serving.runtimes.framework_detection import find_model_file
 from serving.runtimes.input_conversion import describe_json_type
-from serving.runtimes.instance_batch import Batch
+from serving.runtimes.instance_batch import Batch, is_finite
 from serving.runtimes.pickle_loading import root_package
 from serving.runtimes.prediction_methods import (
     CLASS_METHODS,

@@ -54,7 +54,7 @@ from serving.runtimes.tensorflow_runtime.loaded_signature import (
     LoadedSignature,
     summarize_error,
 )
-from serving.runtimes.tensorflow_runtime.synthetic_examples import make_serialized_examples
+from serving.runtimes.tensorflow_runtime.warmup_records import make_serialized_examples
 
 _log = logging.getLogger(__name__)
 

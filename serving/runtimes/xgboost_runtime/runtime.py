@@ -38,10 +38,9 @@ from serving.runtimes import (
     pickle_loading,
 )
 from serving.runtimes.datatypes import BYTES
-from serving.runtimes.finite_check import is_finite
 from serving.runtimes.framework_detection import find_model_file, read_first_class
 from serving.runtimes.input_conversion import to_regular_array
-from serving.runtimes.instance_batch import Batch
+from serving.runtimes.instance_batch import Batch, is_finite
 from serving.runtimes.pickle_loading import root_package
 from serving.runtimes.prediction_methods import (
     PREDICT_METHOD,

@@ -24,8 +24,7 @@ from serving.acceleration.candidates import Predict
 from serving.acceleration.sklearn.candidates import FunctionCandidate
 from serving.acceleration.sklearn.verification_rows import make_verification_rows
 from serving.runtimes import LoadSpec
-from serving.runtimes.finite_check import is_finite
-from serving.runtimes.instance_batch import count_rows
+from serving.runtimes.instance_batch import count_rows, is_finite
 from serving.runtimes.sklearn_runtime.runtime import SklearnRuntime, load_model
 from tests.serving.acceleration.rows import assert_same_bits
 from tests.serving.runtimes.proving import prove

@@ -1,4 +1,7 @@
-"""HTTP of gateway and node: header names, limits of bodies, and errors as responses."""
+"""HTTP of gateway and node: header names, media types, limits of bodies, and errors as responses.
+
+Content negotiation is that of RFC 9110, section 12.5.1.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from serving.errors import (
     Internal,
     InvalidArgument,
     MethodNotAllowed,
+    NotAcceptable,
     ServingError,
     Unauthenticated,
     UnsupportedEncoding,
@@ -42,6 +46,9 @@ JSON_CONTENT_TYPE = (CONTENT_TYPE, b"application/json; charset=utf-8")
 # Key of the ASGI scope with the declared length of a body.
 BODY_LENGTH = "pilotlight.length"
 _NO_HEADERS: Mapping[bytes, bytes] = {}
+JSON, NPY, BINARY = "application/json", "application/x-npy", "application/octet-stream"
+PROTOBUF = "application/x-protobuf"
+"""Of messages of gRPC, where they stand beside bodies of HTTP; nobody asks for it."""
 
 
 def check_body_length(scope: Scope, limit: int) -> None:
@@ -114,3 +121,50 @@ def select_headers(scope: Scope, names: Set[bytes]) -> Mapping[bytes, bytes]:
                 found = {}
             found[name] = value
     return _NO_HEADERS if found is None else found
+
+
+def strip_parameters(media_type: str) -> str:
+    """A media type without its parameters, in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def negotiate_media_type(accept: str, offered: Sequence[str]) -> str:
+    """The offered type with the highest quality in `Accept`, the first of equals.
+
+    Raises NotAcceptable if none is accepted, InvalidArgument if the header is malformed.
+    """
+    if not accept.strip():
+        return offered[0]
+    ranges = [_parse_range(part) for part in accept.split(",") if part.strip()]
+    weights = [_quality_of(media_type, ranges) for media_type in offered]
+    best = max(weights)
+    if best <= 0:
+        raise NotAcceptable(
+            f"The header Accept ({accept}) allows none of the forms an answer can have: {', '.join(offered)}."
+        )
+    return offered[weights.index(best)]
+
+
+def _parse_range(text: str) -> tuple[str, float]:
+    """A media range with its quality."""
+    kind, *parameters = text.split(";")
+    weight = 1.0
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                weight = float(value)
+            except ValueError:
+                weight = -1
+            if not 0 <= weight <= 1:
+                raise InvalidArgument(f"The header Accept has q={value.strip()}; q is a number from 0 to 1.")
+    return kind.strip().lower(), weight
+
+
+def _quality_of(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
+    """The quality of a type: an exact range counts before `type/*`, and that before `*/*`."""
+    for wanted in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
+        weights = [weight for name, weight in ranges if name == wanted]
+        if weights:
+            return max(weights)
+    return 0.0

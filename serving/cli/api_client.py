@@ -12,7 +12,7 @@ from serving import errors, names
 from serving.cli.console import print_debug, print_note
 from serving.config import ClientConfig, is_loopback
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
-from serving.media_types import JSON
+from serving.http_headers import JSON
 
 if TYPE_CHECKING:
     import ssl

@@ -23,8 +23,8 @@ from serving.http_headers import (
     Send,
     body_too_large,
     check_body_length,
+    strip_parameters,
 )
-from serving.media_types import strip_parameters
 from serving.protocols.errors import render_error
 from serving.protocols.paths import detect_dialect
 from serving.transport.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version as version_of
 from typing import Any
 
-from serving.media_types import JSON
+from serving.http_headers import JSON
 
 Json = dict[str, Any]
 

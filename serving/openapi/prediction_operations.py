@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serving.media_types import BINARY, JSON, NPY
+from serving.http_headers import BINARY, JSON, NPY
 from serving.model_schema import ModelSchema
 from serving.openapi import prediction_schemas
 from serving.openapi.document import (

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 
 from serving.errors import InvalidArgument
-from serving.http_headers import Headers
-from serving.media_types import strip_parameters
+from serving.http_headers import Headers, strip_parameters
 
 MOST_PARTS = 1000
 _MOST_HEADERS = 64

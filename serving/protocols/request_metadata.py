@@ -8,8 +8,16 @@ from functools import lru_cache
 import msgspec
 
 from serving.errors import InvalidArgument
-from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES
-from serving.media_types import BINARY, JSON, NPY, negotiate_media_type, strip_parameters
+from serving.http_headers import (
+    ACCEPT,
+    BINARY,
+    CONTENT_TYPE,
+    JSON,
+    JSON_BYTES,
+    NPY,
+    negotiate_media_type,
+    strip_parameters,
+)
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.protocols.paths import PredictionPath
 

@@ -14,7 +14,7 @@ import typer
 
 from serving.cli.flags.common_flags import SignatureNameOption, parse_file_path
 from serving.errors import InvalidArgument
-from serving.media_types import JSON, NPY
+from serving.http_headers import JSON, NPY
 
 
 def _file_option(flag: str, text: str) -> Any:

@@ -16,7 +16,7 @@ from serving.cli.flags.instance_flags import InstanceFlags
 from serving.cli.model_source import prepare_model
 from serving.config import NodeConfig
 from serving.errors import ModelFailed, ServingError
-from serving.media_types import NPY
+from serving.http_headers import NPY
 
 if TYPE_CHECKING:
     from serving.runtimes import LoadSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serving import media_types
+from serving import http_headers
 from serving.errors import ServingError
 from serving.node.codecs import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.codecs.npy import from_npy, to_npy
@@ -20,7 +20,7 @@ from serving.runtimes.instance_batch import Batch, WholeTensors
 from serving.runtimes.json_codec import encode_predictions
 from serving.runtimes.schema_inference import INSTANCES
 
-_NPY = (b"content-type", media_types.NPY.encode())
+_NPY = (b"content-type", http_headers.NPY.encode())
 _ALL_OUTPUTS = OutputSelection(None, (), binary=True)
 
 
@@ -37,7 +37,7 @@ class AiPlatformCodec:
         match self._content_type:
             case "":
                 return DecodedRequest(*model.decoder.decode(body, model.runtime.input_format))
-            case media_types.NPY:
+            case http_headers.NPY:
                 array = from_npy(body)
                 return DecodedRequest(*tensors_to_batch(model, {self._input_name(): array}))
             case _:
@@ -50,7 +50,7 @@ class AiPlatformCodec:
                 return Reply(
                     200, encode_predictions(_select_outputs(selection, predictions), self._model.answer_style)
                 )
-            case media_types.NPY:
+            case http_headers.NPY:
                 return Reply(
                     200, b"".join(to_npy(batch_to_tensors(_select_outputs(selection, predictions)))), (_NPY,)
                 )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, ServingError
-from serving.media_types import PROTOBUF
+from serving.http_headers import PROTOBUF
 from serving.node.codecs import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.codecs.open_inference import (
     OutputSelection,

@@ -14,9 +14,8 @@ import orjson
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
-from serving.http_headers import JSON_BYTES
+from serving.http_headers import BINARY, JSON_BYTES
 from serving.json_depth import TooDeepError, parse_json
-from serving.media_types import BINARY
 from serving.node.codecs import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.codecs.open_inference import (
     OutputSelection,

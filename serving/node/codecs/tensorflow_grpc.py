@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from serving.errors import InvalidArgument, InvalidInputs, ServingError
-from serving.media_types import PROTOBUF
+from serving.http_headers import PROTOBUF
 from serving.node.codecs import Codec, DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.codecs.classify_regress import (
     CLASSIFY,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from serving.media_types import JSON
+from serving.http_headers import JSON
 from serving.model_schema import ModelSchema
 from serving.openapi import prediction_operations
 from serving.openapi.document import (

@@ -17,8 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from serving.frameworks import find_user_code_framework
-from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES, Headers
-from serving.media_types import BINARY, NPY
+from serving.http_headers import ACCEPT, BINARY, CONTENT_TYPE, JSON_BYTES, NPY, Headers
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.node.codecs.raw_tensors import to_raw
 from serving.node.predict import Predictor

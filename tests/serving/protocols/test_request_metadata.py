@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument, NotAcceptable, ServingError
-from serving.http_headers import ACCEPT, CONTENT_TYPE, JSON_BYTES
-from serving.media_types import BINARY, JSON, NPY, negotiate_media_type
+from serving.http_headers import ACCEPT, BINARY, CONTENT_TYPE, JSON, JSON_BYTES, NPY, negotiate_media_type
 from serving.protocols import (
     DEFAULT_METADATA,
     MAX_METADATA_BYTES,

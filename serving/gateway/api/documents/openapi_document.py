@@ -19,7 +19,7 @@ from serving.gateway.api.policies import (
 from serving.gateway.methods import METHODS, PREDICT_METHOD, ApiMethod
 from serving.gateway.observability.metrics import CONTENT_TYPE
 from serving.gateway.state.records import VersionRecord
-from serving.media_types import JSON
+from serving.http_headers import JSON
 from serving.model_schema import for_ai_platform, unpack_outline
 from serving.openapi import prediction_operations
 from serving.openapi.document import (

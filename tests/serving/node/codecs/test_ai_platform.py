@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.media_types import BINARY, NPY
+from serving.http_headers import BINARY, NPY
 from serving.model_schema import TensorSpec
 from serving.node.codecs import Codec, DecodedRequest, ServedModel
 from serving.node.codecs.ai_platform import create_codec

@@ -23,11 +23,6 @@ from serving.resources import VersionState
 logger = logging.getLogger(__name__)
 
 
-def get_schema_outline(record: VersionRecord) -> ModelSchema | None:
-    """The schema of a version without a long example; None if it is not known yet."""
-    return unpack_outline(record.deployed.schema) if record.deployed and record.deployed.schema else None
-
-
 def read_reported_schema(report: Mapping[str, Any]) -> str:
     """The packed schema in a node's report; "" where there is none. User code may have written it."""
     text = report.get("schema")

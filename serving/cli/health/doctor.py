@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from serving import config
+from serving.cli.health.result import CheckFunction, format_results, run_checks
 from serving.config import ServeConfig, environment_without_settings
-
-if TYPE_CHECKING:
-    from serving.cli.health.result import CheckResult
-
-CheckFunction = Callable[[], "CheckResult"]
-
-_MAX_CONCURRENT = 4
 
 
 class HealthReportFormat(StrEnum):
@@ -108,32 +101,3 @@ def collect_checks(
     if not quick:
         found += [partial(frameworks.check_pilot, spec) for spec in list_framework_pilots(environment)]
     return found
-
-
-def run_checks(checks: Sequence[CheckFunction]) -> list[CheckResult]:
-    """The results of the checks, which run concurrently: those that start processes take seconds."""
-    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
-        return list(pool.map(_run_check, checks))
-
-
-def format_results(results: Sequence[CheckResult]) -> list[str]:
-    """A line for each result, its advice below it, and a line of totals."""
-    shown = []
-    for result in results:
-        shown.append(f"{result.level:<4}  {result.check:<16}  {result.message}")
-        if result.advice:
-            shown.append(f"{'':<4}  {'':<16}  -> {result.advice}")
-    failed = sum(result.level == "fail" for result in results)
-    warned = sum(result.level == "warn" for result in results)
-    return [*shown, f"{len(results)} checks: {failed} failed, {warned} with a warning."]
-
-
-def _run_check(check: CheckFunction) -> CheckResult:
-    from serving.cli.health.result import report_failure  # noqa: PLC0415
-
-    try:
-        return check()
-    except Exception as error:  # one check that raises must not hide the others
-        return report_failure(
-            "doctor", f"A check failed: {type(error).__name__}: {error}", "Please report this."
-        )

@@ -374,7 +374,31 @@ class ServeConfig(ServerSettings):
         unit="seconds",
     )
     jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1, unit="jobs")
-    queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1, unit="jobs")
+    queue_jobs: int = setting(1000, "Jobs that may run and wait in all.", minimum=1, unit="jobs")
+    training_seats: int = setting(
+        0,
+        "Replicas of training jobs that run at the same time, over all jobs; 0: four for each core.",
+        minimum=0,
+        unit="replicas",
+    )
+    training_memory_bytes: int = setting(
+        0,
+        "Bytes of memory that all training jobs may take together; a job that names no limit has a share by "
+        "its number of replicas. 0: no limit.",
+        minimum=0,
+        unit="bytes",
+    )
+    training_log_bytes: int = setting(
+        64 * MIB,
+        "Bytes of the log of one training job; beyond it the middle is dropped, never the ends.",
+        minimum=4 * MIB,
+        unit="bytes",
+    )
+    gpus: str = setting(
+        "auto",
+        "GPUs that training jobs may use, as CUDA_VISIBLE_DEVICES names them, comma separated: 0,1; auto: "
+        "all of this machine; off: none.",
+    )
     job_retention_days: int = setting(
         90,
         "Days that jobs are kept for after their end, with their logs; 0: for ever.",
@@ -427,7 +451,7 @@ class ServeConfig(ServerSettings):
     )
     jobs_per_minute: float = setting(
         0.0,
-        "Batch predictions that one project may submit per minute; 0: no limit.",
+        "Jobs that one project may submit per minute; 0: no limit.",
         minimum=0,
         unit="jobs per minute",
     )

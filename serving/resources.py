@@ -238,8 +238,110 @@ class BatchOptions(Resource, frozen=True):
     runner: str = ""
 
 
+class DiskConfig(Resource, frozen=True):
+    """Accepted and echoed."""
+
+    boot_disk_size_gb: int = 0
+    boot_disk_type: str = ""
+
+
+class EncryptionConfig(Resource, frozen=True):
+    """Accepted and echoed."""
+
+    kms_key_name: str = ""
+
+
+class ReplicaConfig(Resource, frozen=True):
+    """The machines of one group of replicas."""
+
+    accelerator_config: AcceleratorConfig | None = None
+    container_args: tuple[str, ...] = ()
+    container_command: tuple[str, ...] = ()
+    disk_config: DiskConfig | None = None
+    image_uri: str = ""
+    tpu_tf_version: str = ""
+
+
+class Scheduling(Resource, frozen=True):
+    """Durations are decimal seconds with an `s` behind them."""
+
+    max_running_time: str = ""
+    max_wait_time: str = ""
+    priority: int = 0
+
+
+class TrainingInput(Resource, frozen=True):
+    """A program to run, with what arguments, on how many replicas."""
+
+    args: tuple[str, ...] = ()
+    enable_web_access: bool = False
+    encryption_config: EncryptionConfig | None = None
+    evaluator_config: ReplicaConfig | None = None
+    evaluator_count: NumberText = ""
+    evaluator_type: str = ""
+    hyperparameters: dict[str, Any] | None = None
+    job_dir: str = ""
+    master_config: ReplicaConfig | None = None
+    master_type: str = ""
+    network: str = ""
+    package_uris: tuple[str, ...] = ()
+    parameter_server_config: ReplicaConfig | None = None
+    parameter_server_count: NumberText = ""
+    parameter_server_type: str = ""
+    python_module: str = ""
+    python_version: str = ""
+    region: str = ""
+    runtime_version: str = ""
+    scale_tier: str = ""
+    scheduling: Scheduling | None = None
+    service_account: str = ""
+    use_chief_in_tf_config: bool = False
+    worker_config: ReplicaConfig | None = None
+    worker_count: NumberText = ""
+    worker_type: str = ""
+
+
+class BuiltInAlgorithmOutput(Resource, frozen=True):
+    """The model that a built-in algorithm has made."""
+
+    framework: str = ""
+    model_path: str = ""
+    python_version: str = ""
+    runtime_version: str = ""
+
+
+class TrainingOutput(Resource, frozen=True):
+    """What has come of a training job. `trials` and what goes with them are of tuning jobs."""
+
+    built_in_algorithm_output: BuiltInAlgorithmOutput | None = None
+    completed_trial_count: NumberText = ""
+    consumed_ml_units: float = msgspec.field(default=0.0, name="consumedMLUnits")
+    hyperparameter_metric_tag: str = ""
+    is_built_in_algorithm_job: bool = False
+    is_hyperparameter_tuning_job: bool = False
+    trials: tuple[dict[str, Any], ...] = ()
+    web_access_uris: dict[str, str] = {}
+
+
+class TrainingOptions(Resource, frozen=True):
+    """Pilotlight's own addition to a training job.
+
+    `restarts`: exit code 1 of a replica is an error that another start may mend. `threads` are those of
+    libraries in each replica, `memory_bytes` the limit of all replicas together, `env` variables that the
+    program finds.
+    """
+
+    env: dict[str, str] = {}
+    memory_bytes: NumberText = ""
+    restarts: bool = False
+    threads: int = 0
+
+
 class Job(Resource, frozen=True):
-    """A batch prediction; `job_id` is bare everywhere. `batch_options` is Pilotlight's own addition."""
+    """A batch prediction or a training job; `job_id` is bare everywhere.
+
+    `batch_options` and `training_options` are Pilotlight's own additions.
+    """
 
     batch_options: BatchOptions | None = None
     create_time: str = ""
@@ -253,6 +355,9 @@ class Job(Resource, frozen=True):
     prediction_output: PredictionOutput | None = None
     start_time: str = ""
     state: JobState | None = None
+    training_input: TrainingInput | None = None
+    training_options: TrainingOptions | None = None
+    training_output: TrainingOutput | None = None
 
 
 class OperationMetadata(Resource, frozen=True):

@@ -183,6 +183,8 @@ ROOMS: dict[str, set[str]] = {
         "serving/gateway/shared",
         "serving/gateway/state",
         "serving/predictor",
+        "training/logs",
+        "training/messages",
     },
     "serving/gateway/observability": {
         "autoscaler",

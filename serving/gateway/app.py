@@ -55,6 +55,7 @@ from serving.gateway.control.status import ClusterStatus
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, PredictionKind
+from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
@@ -181,7 +182,7 @@ class Gateway:
         self._jobs = JobQueue(
             self._catalog,
             self._supervisor,
-            [PredictionKind(config, environment, job_command)],
+            [PredictionKind(config, environment, job_command), TrainingKind(config, environment)],
             config.state_dir / "jobs",
         )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)

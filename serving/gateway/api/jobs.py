@@ -45,18 +45,12 @@ class JobsApi:
     async def create(self, request: Request) -> Response:
         """projects.jobs.create."""
         body = await read_json(request)
-        if _find_field(body, "trainingInput") is not None:
-            raise field_error(
-                InvalidArgument,
-                "job.training_input",
-                "Training is not offered by this server; a job has a predictionInput.",
-            )
         job = resource_from_json(Job, body)
-        kind = self._job_queue.kinds[JobKindName.PREDICTION]
+        kind = self._job_queue.kinds[_choose_kind(job)]
         sent = extract_sent_fields(body, kind.name)
         project, caller = request.path_params["project"], get_caller(request.scope)
         self._check_model_permissions(caller, project, kind.list_used_resources(job))
-        await self._job_queue.check_settings(kind, job)
+        await self._job_queue.check_new_job(kind, job)
         record = await self._catalog.change(
             rules.create_job, kind, project, job, sent=sent, most=self._queue_jobs
         )
@@ -97,7 +91,7 @@ class JobsApi:
         """`GET /jobs/…`: the counts of a job, its rate, and the end of its log."""
         record = self._find_record(request)
         progress = self._job_queue.render_progress(record)
-        lines = await self._threads.run(self._job_queue.job_log(record).read_tail, _TAIL_LINES)
+        lines = await self._threads.run(self._job_queue.read_last_lines, record, _TAIL_LINES)
         return json_response({"state": record.job.state, **progress, "log": lines})
 
     def _check_model_permissions(self, caller: Caller, project: str, names: Sequence[str]) -> None:
@@ -125,6 +119,18 @@ def _encode_cursor(key: tuple[int, str]) -> str:
 def _decode_cursor(text: str) -> tuple[int, str]:
     name, _, number = text.rpartition("/")
     return -int(number), name
+
+
+def _choose_kind(job: Job) -> JobKindName:
+    """Raises InvalidArgument unless a job has the input of exactly one kind."""
+    inputs = {JobKindName.PREDICTION: job.prediction_input, JobKindName.TRAINING: job.training_input}
+    given = [kind for kind, sent in inputs.items() if sent is not None]
+    if len(given) != 1:
+        said = "both are given" if given else "neither is given"
+        raise field_error(
+            InvalidArgument, "job", f"Give either a predictionInput or a trainingInput; {said}."
+        )
+    return given[0]
 
 
 def extract_sent_fields(body: Any, kind: JobKindName) -> rules.SentJobFields:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime
 import heapq
-import io
 import itertools
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +18,8 @@ from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.request_io import json_response, read_resource
 from serving.gateway.catalog.jobs import job_name
 from serving.gateway.jobs.job_queue import JobQueue
-from serving.gateway.jobs.log_filter import SEVERITIES, JobLogLine, LogFilter
+from serving.gateway.jobs.log_filter import LogFilter
+from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.proxy.rate_limits import ApiRateLimits
 from serving.gateway.request_context import get_caller
 from serving.gateway.state.records import CatalogState, JobRecord
@@ -33,17 +31,11 @@ PERMISSION = "ml.jobs.get"
 _ORDERS = ("timestamp asc", "timestamp desc")
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 50, 1000
 _MAX_PROJECTS = 10
-# Of the texts of one answer, and of one entry.
-_MAX_PAGE_BYTES, _MAX_TEXT_LENGTH = 8 << 20, 64 << 10
-# Only the last lines of a log are read: a job may write as many as will fit.
-_MAX_LINES = 200_000
+# Of the texts of one answer.
+_MAX_PAGE_BYTES = 8 << 20
 _RESOURCE_TYPE = "ml_job"
-_TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})/(.{1,500})")
-# A line begins with its local time and its severity; others continue the one before.
-_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(\d{3}))? ([A-Z]+) (.*)")
-_SERVER, _WORKER = "service", "worker"
-# After so many lines the thread releases the interpreter to others.
-_YIELD_EVERY_LINES, _YIELD_SECONDS = 1000, 0.0005
+_TRIAL_LABEL = "ml.googleapis.com/trial_id"
+_TOKEN = re.compile(r"(\d{1,19})/(\d{1,18})/(.{1,500})")
 _THREADS, _QUEUE = 2, 30
 
 # Of an entry among those of all jobs: its time, its number among those of that time, and its job.
@@ -128,45 +120,8 @@ class LogEntriesApi:
         return body
 
     def _filter_lines(self, record: JobRecord, chosen: LogFilter) -> Iterator[JobLogLine]:
-        lines = parse_log_lines(self._job_queue.job_log(record).read_text(), _creation_microseconds(record))
+        lines = self._job_queue.iter_log_lines(record, chosen.earliest_time)
         return filter(chosen.build_matcher(_common_fields(record)), lines)
-
-
-def parse_log_lines(text: str, begin: int) -> Iterator[JobLogLine]:
-    """The last lines of a log, in order; `begin` is the time of those before the first that has one.
-
-    Times never decrease: where clocks do, lines have the latest time so far.
-    """
-    moment, number, severity, task = begin, -1, SEVERITIES[0], _WORKER
-    ends = text.count("\n") + text.count("\r") - text.count("\r\n")
-    lines = itertools.islice(io.StringIO(text, newline=None), max(0, ends - _MAX_LINES), None)
-    for count, ended_line in enumerate(lines, 1):
-        line = ended_line.removesuffix("\n")
-        if count % _YIELD_EVERY_LINES == 0:
-            time.sleep(_YIELD_SECONDS)
-        said, found = line, _LINE.fullmatch(line)
-        line_time = None if found is None else _parse_microseconds(found[1], found[2])
-        if found is not None and line_time is not None:
-            word, said = found[3], found[4]
-            if line_time > moment:
-                moment, number = line_time, -1
-            severity = word if word in SEVERITIES else "INFO"
-            task = _SERVER if word == "SERVER" else _WORKER
-        number += 1
-        yield JobLogLine(moment, number, severity, task, said[:_MAX_TEXT_LENGTH])
-
-
-def _parse_microseconds(text: str, millis: str | None) -> int | None:
-    try:
-        local = datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S")
-        return (int(local.timestamp()) * 1000 + int(millis or 0)) * 1000
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _creation_microseconds(record: JobRecord) -> int:
-    created = datetime.datetime.fromisoformat(record.job.create_time)
-    return int(created.timestamp()) * 1_000_000
 
 
 def _common_fields(record: JobRecord) -> dict[str, str]:
@@ -197,6 +152,7 @@ def _render_entry(line: JobLogLine, record: JobRecord) -> dict[str, Any]:
         "receiveTimestamp": line.timestamp,
         "severity": line.severity,
         "textPayload": line.text,
+        **({"labels": {_TRIAL_LABEL: line.trial}} if line.trial else {}),
     }
 
 

@@ -95,13 +95,7 @@ def _check_container(version: Version, container: ContainerSpec, name: VersionNa
     for field in ("runtime_version", "package_uris", "framework", "python_version", "prediction_class"):
         if getattr(version, field) not in ("", (), UNSPECIFIED_FRAMEWORK):
             raise field_error(InvalidArgument, f"version.{field}", "Leave it out for a custom container.")
-    image = container.image
-    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image) or image.startswith(_IMAGE_FILES):
-        raise field_error(
-            InvalidArgument,
-            "version.container.image",
-            "Name the image as [REGISTRY/]PATH[:TAG][@DIGEST], as in registry.example.com/server:1.",
-        )
+    check_image_name(container.image, "version.container.image")
     for variable in container.env:
         if not _VARIABLE.fullmatch(variable.name) or variable.name.startswith("AIP_"):
             raise field_error(
@@ -129,6 +123,15 @@ def _check_container(version: Version, container: ContainerSpec, name: VersionNa
                 InvalidArgument, f"version.routes.{field}", f"{route!r} must be a path that begins with '/'."
             )
     make_run_config(version, name, engine="", image="")  # raises for references that become too long
+
+
+def check_image_name(image: str, field: str) -> None:
+    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image) or image.startswith(_IMAGE_FILES):
+        raise field_error(
+            InvalidArgument,
+            field,
+            "Name the image as [REGISTRY/]PATH[:TAG][@DIGEST], as in registry.example.com/server:1.",
+        )
 
 
 def check_scaling(version: Version) -> None:

@@ -6,6 +6,7 @@ process stopped and cleaned up, then `finish_job` ends it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -32,6 +33,8 @@ from serving.names import check_job_id, check_project
 from serving.resources import (
     Job,
     JobState,
+    PredictionOutput,
+    TrainingOutput,
     VersionState,
     format_count,
     format_timestamp,
@@ -61,8 +64,11 @@ class NewJobRules(Protocol):
         Raises a ServingError.
         """
 
+    def get_priority(self, job: Job) -> int:
+        """Jobs of a higher one start first."""
+
     def build_first_output(self, job: Job) -> JobOutput:
-        """The output of a job at the start of an attempt."""
+        """The output of a new job."""
 
 
 def job_name(project: str, job: str) -> str:
@@ -101,6 +107,8 @@ def create_job(
         labels=job.labels,
         prediction_input=job.prediction_input,
         state=JobState.QUEUED,
+        training_input=job.training_input,
+        training_options=job.training_options,
     )
     record = JobRecord(
         name=name,
@@ -113,6 +121,7 @@ def create_job(
         options=dict(sent.options),
         target=version.name if version else None,
         target_uid=version.uid if version else "",
+        priority=kind.get_priority(job),
         cause=stamp.cause,
     )
     record = with_output(record, kind.build_first_output(job))
@@ -143,9 +152,14 @@ def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
 
 
 def list_queue_positions(state: CatalogState) -> dict[str, int]:
-    """The positions of the queued jobs, by name, from 1."""
+    """The positions of the queued jobs among those of their kind, by name, from 1."""
     queued = [record for record in list_unfinished_jobs(state) if record.job.state is JobState.QUEUED]
-    return {record.name: place for place, record in enumerate(queued, 1)}
+    counts: Counter[JobKindName] = Counter()
+    places: dict[str, int] = {}
+    for record in sorted(queued, key=lambda record: (-record.priority, record.number)):
+        counts[record.kind] += 1
+        places[record.name] = counts[record.kind]
+    return places
 
 
 def list_unfinished_jobs(state: CatalogState | StateDraft) -> list[JobRecord]:
@@ -180,7 +194,9 @@ def update_job(
     return _put_if_changed(draft, msgspec.structs.replace(record, job=job))
 
 
-def cancel_job(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
+def cancel_job(
+    draft: StateDraft, stamp: ChangeStamp, name: str, reason: str = _CANCELLED_MESSAGE
+) -> JobRecord:
     """Cancel a queued job at once; mark a started one as CANCELLING, unless it is ending already."""
     record = get_job(draft, name)
     if record.has_ended:
@@ -188,7 +204,8 @@ def cancel_job(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
     if is_ending(record):
         return record
     if not record.attempt:
-        return _end_job(draft, stamp, record, JobState.CANCELLED, _CANCELLED_MESSAGE)
+        return _end_job(draft, stamp, record, JobState.CANCELLED, reason)
+    record = msgspec.structs.replace(record, cancellation=reason)
     return _put_if_changed(draft, _with_job(record, state=JobState.CANCELLING))
 
 
@@ -220,12 +237,13 @@ def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str, output: JobO
 
 
 def record_progress(
-    draft: StateDraft, _: ChangeStamp, name: str, output: JobOutput | None, *, running: bool
+    draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput | None, *, running: bool
 ) -> JobRecord:
     """Record the output of an attempt, if it has any; `running` once its preparations are over."""
     record = get_job(draft, name)
     record = record if output is None else with_output(record, output)
     if running and record.job.state is JobState.PREPARING:
+        record = msgspec.structs.replace(record, run_time=record.run_time or format_timestamp(stamp.now))
         record = _with_job(record, state=JobState.RUNNING)
     return _put_if_changed(draft, record)
 
@@ -262,7 +280,7 @@ def finish_job(draft: StateDraft, stamp: ChangeStamp, name: str, note: str) -> J
 
 def _finish_record(draft: StateDraft, stamp: ChangeStamp, record: JobRecord, note: str) -> JobRecord:
     state = JobState.FAILED if record.failure else JobState.CANCELLED
-    message = f"{record.failure or _CANCELLED_MESSAGE} {note}".rstrip()
+    message = f"{record.failure or record.cancellation or _CANCELLED_MESSAGE} {note}".rstrip()
     return _end_job(draft, stamp, record, state, message)
 
 
@@ -270,11 +288,15 @@ def _end_job(
     draft: StateDraft, stamp: ChangeStamp, record: JobRecord, state: JobState, message: str = ""
 ) -> JobRecord:
     ended = _with_job(record, state=state, error_message=message, end_time=format_timestamp(stamp.now))
-    return _put_if_changed(draft, msgspec.structs.replace(ended, failure=""))
+    return _put_if_changed(draft, msgspec.structs.replace(ended, failure="", cancellation=""))
 
 
 def with_output(record: JobRecord, output: JobOutput) -> JobRecord:
-    return _with_job(record, prediction_output=output)
+    match output:
+        case PredictionOutput():
+            return _with_job(record, prediction_output=output)
+        case TrainingOutput():
+            return _with_job(record, training_output=output)
 
 
 def _with_job(record: JobRecord, **changes: Any) -> JobRecord:

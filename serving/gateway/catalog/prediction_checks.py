@@ -30,13 +30,13 @@ class PredictionRules:
     name = JobKindName.PREDICTION
 
     def check_new_job(self, draft: StateDraft, job: Job) -> VersionRecord | None:
-        if job.prediction_input is None:
-            raise field_error(
-                InvalidArgument, "job.prediction_input", "Say what to predict: a job needs a predictionInput."
-            )
-        check_prediction_input(job.prediction_input)
+        given = job.prediction_input or PredictionInput()
+        check_prediction_input(given)
         check_batch_options(job.batch_options or BatchOptions())
-        return _resolve_version(draft, job.prediction_input)
+        return _resolve_version(draft, given)
+
+    def get_priority(self, job: Job) -> int:
+        return 0
 
     def build_first_output(self, job: Job) -> PredictionOutput:
         given = job.prediction_input or PredictionInput()

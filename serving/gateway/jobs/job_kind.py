@@ -6,11 +6,12 @@ all kinds, in the other modules here, in `serving.gateway.catalog.jobs` and `ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from serving.gateway.catalog.jobs import NewJobRules
+from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.state.records import JobOutput, JobRecord, VersionRecord
 from serving.resources import Job
 
@@ -35,6 +36,13 @@ class LostProcess(NamedTuple):
 
 
 AttemptResult = SucceededAttempt | FailedAttempt | LostProcess
+
+
+class TimeLimits(NamedTuple):
+    """Seconds from a job's creation until it must be RUNNING, and from then until its end; 0: no limit."""
+
+    waiting: float = 0.0
+    running: float = 0.0
 
 
 class JobAttempt(Protocol):
@@ -74,14 +82,33 @@ class JobKind(NewJobRules, Protocol):
     def environment(self) -> Mapping[str, str]:
         """The environment of the processes."""
 
+    @property
+    def grace_seconds(self) -> float:
+        """How long a process may take to end when it is asked to."""
+
+    @property
+    def log_task(self) -> str:
+        """The task, in the log, of what the processes write to their stderr."""
+
     def list_used_resources(self, job: Job) -> Sequence[str]:
         """The models or versions that a job uses, for which its sender needs the permission to predict."""
 
     def check_settings(self, job: Job) -> None:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not allow. Blocks."""
 
+    async def try_output(self, job: Job) -> None:
+        """Try whether a new job can write where it is to write. Raises a ServingError naming the field."""
+
+    def find_time_limits(self, job: Job) -> TimeLimits:
+        """A job that goes over one is cancelled."""
+
     def choose_due(self, waiting: Sequence[JobRecord], running: Sequence[JobRecord]) -> Sequence[JobRecord]:
         """Choose which waiting jobs start now, beside those that run; both have the oldest first."""
+
+    def explain_wait(
+        self, record: JobRecord, waiting: Sequence[JobRecord], running: Sequence[JobRecord]
+    ) -> str:
+        """Why one of the waiting jobs has not started yet."""
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         """Build the next attempt; `version` is the job's target, `folder` is the job's alone."""
@@ -93,6 +120,15 @@ class JobKind(NewJobRules, Protocol):
 
     def describe_leftovers(self, record: JobRecord) -> str:
         """What may be left when the removal fails, for the owner of the job."""
+
+    def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
+        """Lines that processes have written elsewhere than to stderr, from a time on, in order.
+
+        The time is in microseconds since the epoch. Blocks.
+        """
+
+    def read_last_lines(self, folder: Path, count: int) -> Sequence[str]:
+        """The texts of the last of these lines. Blocks."""
 
     def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:
         """What only this kind tells of a job's progress; `attempt` is None while nobody works on the job."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import heapq
 import logging
 import operator
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from serving.gateway.jobs.job_kind import (
 )
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
+from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
+from serving.gateway.jobs.time_limits import Deadline, find_deadline
 from serving.gateway.state.records import CatalogState, JobKindName, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job
@@ -34,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
+# What is kept of a job's files after its end: what its processes wrote to stderr, and what they log.
+_KEPT_FILES = ("log", "logs")
+_MAX_TIMER_SECONDS = 86400.0
 # For logs, and for the removal of files.
 _THREADS = 4
 # A removal reports nothing while it runs, however many files there are.
@@ -42,13 +49,12 @@ _CLEANUP_SILENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class JobTiming:
-    """In seconds: how long a process may be silent, and how long it may take to end; the delays after the
-    first lost attempt, the second and so on; how often counts are stored; and the delay before the server
-    retries what failed for a reason of its own.
+    """In seconds: how long a process may be silent; the delays after the first lost attempt, the second and
+    so on; how often counts are stored; and the delay before the server retries what failed for a reason of
+    its own.
     """
 
     silence_seconds: float = 60.0
-    grace_seconds: float = 3.0
     retry_delays: tuple[float, ...] = (1.0, 2.0, 4.0)
     save_interval: float = 2.0
     error_retry_delay: float = 10.0
@@ -88,6 +94,7 @@ class JobQueue:
         self._timing = timing or JobTiming()
         self._active_jobs: dict[str, _ActiveJob] = {}
         self._accepting = False
+        self._limit_timer: asyncio.TimerHandle | None = None
 
     # ---- the queue
 
@@ -123,6 +130,12 @@ class JobQueue:
         for name, kind in self.kinds.items():
             for record in kind.choose_due(waiting[name], self._list_running(kind)):
                 self._start_work(record, holds_slot=True)
+        self._watch_time_limits()
+
+    async def check_new_job(self, kind: JobKind, job: Job) -> None:
+        """Raises a ServingError for what this server does not allow a new job, or cannot do for it."""
+        await self.check_settings(kind, job)
+        await kind.try_output(job)
 
     async def check_settings(self, kind: JobKind, job: Job) -> None:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not allow a job."""
@@ -147,6 +160,8 @@ class JobQueue:
     async def suspend(self) -> None:
         """Stop all processes without a change of state; `resume` starts again at the next start."""
         self._accepting = False
+        if self._limit_timer is not None:
+            self._limit_timer.cancel()
         tasks = [running.task for running in self._active_jobs.values() if running.task is not None]
         for task in tasks:
             task.cancel()
@@ -160,6 +175,39 @@ class JobQueue:
         for uid in uids:
             await self._threads.run(shutil.rmtree, self._folder / uid, ignore_errors=True)
 
+    # ---- time limits
+
+    def _watch_time_limits(self) -> None:
+        """Wake up when the next job has waited or run for as long as it may."""
+        if self._limit_timer is not None:
+            self._limit_timer.cancel()
+        deadlines = [deadline.time for _, deadline in self._list_deadlines()]
+        if deadlines:
+            now = datetime.datetime.now(datetime.UTC)
+            seconds = min(max(0.0, (min(deadlines) - now).total_seconds()), _MAX_TIMER_SECONDS)
+            self._limit_timer = asyncio.get_running_loop().call_later(seconds, self._start_cancelling)
+
+    def _list_deadlines(self) -> list[tuple[JobRecord, Deadline]]:
+        unfinished = rules.list_unfinished_jobs(self._catalog.state)
+        found = (
+            (record, find_deadline(record, self.kinds[record.kind].find_time_limits(record.job)))
+            for record in unfinished
+            if not rules.is_ending(record)
+        )
+        return [(record, deadline) for record, deadline in found if deadline is not None]
+
+    def _start_cancelling(self) -> None:
+        if self._accepting:
+            self._supervisor.start_task("job", self._cancel_overdue(), title="time limits")
+
+    async def _cancel_overdue(self) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        for record, deadline in self._list_deadlines():
+            if deadline.time <= now:
+                change = self._catalog.change_with_retry
+                self._stop_process(await change(rules.cancel_job, record.name, deadline.reason))
+        self._watch_time_limits()
+
     # ---- progress
 
     def with_current_output(self, record: JobRecord) -> JobRecord:
@@ -171,11 +219,41 @@ class JobQueue:
         """What is known of a job beyond its fields; most only while it is worked on."""
         attempt = self._find_attempt(record)
         rendered = self.kinds[record.kind].render_progress(self.with_current_output(record), attempt)
-        return {"phase": "" if attempt is None else attempt.phase, "attempt": record.attempt, **rendered}
+        return {
+            "phase": "" if attempt is None else attempt.phase,
+            "attempt": record.attempt,
+            "waitReason": self.explain_wait(record),
+            **rendered,
+        }
+
+    def explain_wait(self, record: JobRecord) -> str:
+        """Why a job has not started yet; "" once it has."""
+        if record.has_ended or record.name in self._active_jobs:
+            return ""
+        kind = self.kinds[record.kind]
+        unfinished = rules.list_unfinished_jobs(self._catalog.state)
+        waiting = [one for one in unfinished if one.kind is record.kind and one.name not in self._active_jobs]
+        return kind.explain_wait(record, waiting, self._list_running(kind))
 
     def job_log(self, record: JobRecord) -> JobLog:
         """The job's log, over all its attempts."""
         return JobLog(self._folder / record.uid / "log")
+
+    def iter_log_lines(self, record: JobRecord, since: int) -> Iterator[JobLogLine]:
+        """All lines of the log, in order; some of those before a time may be left out.
+
+        The time is in microseconds since the epoch. Blocks.
+        """
+        kind = self.kinds[record.kind]
+        begin = int(datetime.datetime.fromisoformat(record.job.create_time).timestamp()) * 1_000_000
+        written = parse_log_lines(self.job_log(record).read_text(), begin, kind.log_task)
+        others = kind.iter_log_lines(self._folder / record.uid, since)
+        return heapq.merge(written, others, key=lambda line: (line.time, line.number))
+
+    def read_last_lines(self, record: JobRecord, count: int) -> Sequence[str]:
+        """The texts of the last lines of the log. Blocks."""
+        others = self.kinds[record.kind].read_last_lines(self._folder / record.uid, count)
+        return [*self.job_log(record).read_tail(count), *others][-count:]
 
     def _find_attempt(self, record: JobRecord) -> JobAttempt | None:
         active = self._active_jobs.get(record.name)
@@ -276,7 +354,7 @@ class JobQueue:
 
     def _create_launcher(self, kind: JobKind, silence_seconds: float) -> JobProcessLauncher:
         return JobProcessLauncher(
-            kind.command, kind.environment, silence_seconds, self._timing.grace_seconds, self._threads
+            kind.command, kind.environment, silence_seconds, kind.grace_seconds, self._threads
         )
 
     async def _run_process(
@@ -323,6 +401,8 @@ class JobQueue:
         except Exception:
             # That is no reason to end the attempt.
             logger.exception("the progress of %s cannot be written down", record.name)
+        if attempt.is_running:
+            self._watch_time_limits()
 
     async def _clean_up(self, record: JobRecord) -> str:
         """Remove what the job's attempts have left behind; returns a note for its owner if some remains."""
@@ -348,7 +428,7 @@ class JobQueue:
         """Remove all local files of a job but its log. Blocks."""
         JobLog(self._folder / uid / "log").trim()
         for entry in (self._folder / uid).glob("*"):
-            if entry.name == "log":
+            if entry.name in _KEPT_FILES:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)

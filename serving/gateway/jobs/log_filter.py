@@ -17,14 +17,13 @@ from serving.errors import InvalidArgument
 from serving.gateway.api.query.filters import (
     Comparison,
     Conjunction,
+    Disjunction,
     FilterExpression,
     compile_expression,
     parse_expression,
 )
+from serving.gateway.jobs.log_lines import SEVERITIES, JobLogLine
 
-SEVERITIES = (
-    "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
-)  # fmt: skip
 _JOB = "resource.labels.job_id"
 # In characters, as Cloud Logging has it.
 _LONGEST = 20_000
@@ -38,32 +37,6 @@ _TEXTS: Mapping[str, Callable[[str, str], bool]] = {
     ">=": operator.ge,
     ":": lambda text, part: part in text.lower(),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class JobLogLine:
-    """One line of a job's log.
-
-    `time` is in microseconds since the epoch, `number` its place among those of the same time.
-    """
-
-    time: int
-    number: int
-    severity: str
-    task: str
-    text: str
-
-    @property
-    def insert_id(self) -> str:
-        """An id among the lines of the same time; it grows with `number`."""
-        return f"{self.number:08d}"
-
-    @property
-    def timestamp(self) -> str:
-        """In RFC 3339."""
-        seconds, micros = divmod(self.time, 1_000_000)
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-        return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
 
 
 LineMatcher = Callable[[JobLogLine], bool]
@@ -90,6 +63,11 @@ class LogFilter:
         )  # raises for what cannot be compared
         return cls(jobs.pop(), part)
 
+    @property
+    def earliest_time(self) -> int:
+        """No line before it matches: microseconds since the epoch, 0 where nothing is said."""
+        return _find_earliest(self.part) // 1000
+
     def build_matcher(self, fixed: Mapping[str, str]) -> LineMatcher:
         """Build the test of lines of entries that all have the `fixed` fields."""
         return compile_expression(self.part, lambda asked: _compile_comparison(asked, fixed))
@@ -103,6 +81,18 @@ def _iter_conjuncts(part: FilterExpression) -> Iterator[Comparison]:
         case Conjunction(parts=parts):
             for one in parts:
                 yield from _iter_conjuncts(one)
+
+
+def _find_earliest(part: FilterExpression) -> int:
+    """In nanoseconds since the epoch."""
+    match part:
+        case Comparison(field="timestamp", operator="=" | ">" | ">=", value=value):
+            return max(0, _parse_nanoseconds(value))
+        case Conjunction(parts=parts):
+            return max(map(_find_earliest, parts), default=0)
+        case Disjunction(parts=parts):
+            return min(map(_find_earliest, parts), default=0)
+    return 0
 
 
 def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> LineMatcher:
@@ -124,7 +114,7 @@ def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> LineMatc
             return lambda line: rank(SEVERITIES.index(line.severity), least)
         case "insertId":
             return lambda line: test(line.insert_id, value)
-        case "resource.labels.task_name":
+        case "resource.labels.task_name" | "labels.task_name":
             return lambda line: test(line.task, value)
         case "textPayload":
             return lambda line: test(line.text, value)

@@ -22,9 +22,9 @@ from serving.gateway.state.persistent_map import PersistentMap
 from serving.gateway.state.record_indexes import JobIndex, OperationIndex
 from serving.gateway.state.sorted_index import SortedIndex
 from serving.names import ModelName, VersionName, parse_model_or_version_name
-from serving.resources import Job, Model, Operation, PredictionOutput, Version
+from serving.resources import Job, Model, Operation, PredictionOutput, TrainingOutput, Version
 
-JobOutput = PredictionOutput
+JobOutput = PredictionOutput | TrainingOutput
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,6 +100,7 @@ class JobKindName(enum.StrEnum):
     """A kind of job, as the names of fields have it: `predictionInput`, `prediction_output`."""
 
     PREDICTION = "prediction"
+    TRAINING = "training"
 
     @property
     def input_field(self) -> str:
@@ -108,16 +109,17 @@ class JobKindName(enum.StrEnum):
     @property
     def options_field(self) -> str:
         """The field of Pilotlight's own options."""
-        return "batchOptions"
+        return "batchOptions" if self is JobKindName.PREDICTION else "trainingOptions"
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
     `given` and `options` are the input and the options of its kind as sent. `target` is the version it uses,
-    if any; `target_uid` distinguishes that from a later one of the same name. `attempt` counts its processes
-    from 1, `lost` those that ended without a result while the server ran. `failure` is why the job fails, set
-    while its files are still being removed. `cause` is the call that submitted it.
+    if any; `target_uid` distinguishes that from a later one of the same name. `priority`: higher ones start
+    first. `attempt` counts its processes from 1, `lost` those that ended without a result while the server
+    ran. `run_time` is when it was RUNNING for the first time. `failure` is why the job fails, `cancellation`
+    why it is cancelled, set while its files are still being removed. `cause` is the call that submitted it.
     """
 
     name: str
@@ -130,20 +132,18 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = {}
     target: VersionName | None = None
     target_uid: str = ""
+    priority: int = 0
     attempt: int = 0
     lost: int = 0
+    run_time: str = ""
     failure: str = ""
+    cancellation: str = ""
     cause: ChangeCause | None = None
 
     @property
     def has_ended(self) -> bool:
         """Whether the job is in a terminal state."""
         return self.job.state is not None and self.job.state.is_terminal
-
-    @property
-    def output(self) -> JobOutput | None:
-        """What has come of it."""
-        return self.job.prediction_output
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

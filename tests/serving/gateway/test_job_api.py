@@ -142,8 +142,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     async def main(api: Api) -> None:
         await api.create("taken")
         for body, status, field in (
-            (api.body("a", trainingInput={"any": "thing"}), 400, "job.training_input"),
-            ({"jobId": "a", "training_input": {}}, 400, "job.training_input"),
+            (api.body("a", trainingInput={"region": "r"}), 400, "job"),
+            ({"jobId": "a"}, 400, "job"),
+            ({"jobId": "a", "training_input": {}}, 400, "training_input.region"),
             (api.body("taken"), 409, "job.job_id"),
             (api.body("a", input={"outputPath": None}), 400, "prediction_input.output_path"),
             (api.body("a", input={"uri": None, "modelName": "projects/p/models/m"}), 404,
@@ -256,7 +257,7 @@ def test_how_far_a_job_is(tmp_path: Path) -> None:
         rates = {"recordsPerSecond", "secondsLeft"}
         assert {key: value for key, value in told.items() if key not in rates} == {
             "state": "RUNNING", "phase": "RUNNING", "attempt": 1, "predictions": 30, "errors": 5,
-            "bytes": 30, "bytesTotal": 100, "workers": 2, "log": ["hello"],
+            "bytes": 30, "bytesTotal": 100, "workers": 2, "log": ["hello"], "waitReason": "",
         }  # fmt: skip
         told = await api.once(lambda: api.live("j"), lambda told: told["recordsPerSecond"] is not None)
         assert told["recordsPerSecond"] == 0

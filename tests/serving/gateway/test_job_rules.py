@@ -270,7 +270,7 @@ def test_the_job_understands_every_limit_that_is_taken(text: str) -> None:
         ("1st", {}, InvalidArgument, "job.job_id"),
         ("", {}, InvalidArgument, "job.job_id"),
         ("a-b", {}, InvalidArgument, "job.job_id"),
-        ("b", {"predictionInput": None}, InvalidArgument, "job.prediction_input"),
+        ("b", {"predictionInput": None}, InvalidArgument, "prediction_input.model_name"),
         ("b", {"labels": {"A": "x"}}, InvalidArgument, "labels"),
         ("taken", {}, AlreadyExists, "job.job_id"),
         ("taken", {"predictionInput": {}}, AlreadyExists, "job.job_id"),

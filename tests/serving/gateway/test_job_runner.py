@@ -27,9 +27,7 @@ from serving.resources import Job, JobState, Model, Version, resource_from_json
 from tests.bounds import HANG_SECONDS
 
 FAKE = module_command("tests.serving.gateway.fake_job")
-PACE = JobTiming(
-    silence_seconds=60.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
-)
+PACE = JobTiming(silence_seconds=60.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05)
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 
 
@@ -57,7 +55,7 @@ class World:
         self.supervisor = Supervisor()
         self.seen: list[tuple[str, JobState | None]] = []
         self.config = ServeConfig(state_dir=folder / "state", **settings)
-        self.kind = PredictionKind(self.config, dict(os.environ), command)
+        self.kind = PredictionKind(self.config, dict(os.environ), command, grace_seconds=2.0)
         self.jobs: JobQueue = JobQueue(
             self.catalog, self.supervisor, [self.kind], folder / "state" / "jobs", timing=pace
         )
@@ -372,7 +370,7 @@ def test_a_job_at_work_is_cancelled(tmp_path: Path, script: tuple[str, ...]) -> 
         assert world.counts("a") == ("7" if "count/7/0" in script else "", "")
         assert world.message("a") == "The job was cancelled."
 
-    run(main, folder=tmp_path, pace=JobTiming(grace_seconds=0.2, save_interval=100.0))
+    run(main, folder=tmp_path, pace=JobTiming(save_interval=100.0))
 
 
 def test_a_job_is_cancelled_between_two_attempts(tmp_path: Path) -> None:
@@ -472,7 +470,7 @@ def test_a_silent_process_is_lost(tmp_path: Path) -> None:
         assert started
         assert not any(alive(int(path.read_text())) for path in started)
 
-    run(main, folder=tmp_path, pace=JobTiming(silence_seconds=1.5, grace_seconds=0.5, retry_delays=(0.01,)))
+    run(main, folder=tmp_path, pace=JobTiming(silence_seconds=1.5, retry_delays=(0.01,)))
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:

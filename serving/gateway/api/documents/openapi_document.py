@@ -18,7 +18,7 @@ from serving.gateway.api.policies import (
 )
 from serving.gateway.methods import METHODS, PREDICT_METHOD, ApiMethod
 from serving.gateway.observability.metrics import CONTENT_TYPE
-from serving.gateway.state.records import VersionRecord
+from serving.gateway.state.records import JobKindName, VersionRecord
 from serving.http_headers import JSON
 from serving.model_schema import for_ai_platform, unpack_outline
 from serving.openapi import prediction_operations
@@ -216,11 +216,13 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         object_schema({"entries": array_schema(OBJECT), "nextPageToken": STRING}),
     ),
     "pilotlight.jobs.progress": _info_operation(
-        "How far a batch prediction is",
+        "How far a job is",
         {
             "state": STRING,
             "phase": STRING,
             "attempt": _COUNT,
+            "waitReason": STRING,
+            "replicas": array_schema(OBJECT),
             "predictions": _COUNT,
             "errors": _COUNT,
             "bytes": _COUNT,
@@ -230,7 +232,7 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
             "secondsLeft": _MAYBE,
             "log": _LINES,
         },
-        ["state", "predictions", "errors", "log"],
+        ["state", "log"],
     ),
     "projects.getConfig": _read_operation(
         "The account that the server acts as",
@@ -322,7 +324,7 @@ def _build_components() -> Mapping[str, Json]:
             component.pop("required", None)
     found["OperationMetadata"]["properties"]["@type"] = STRING
     # These are echoed as they were sent.
-    as_sent = {"predictionInput": OBJECT, "batchOptions": OBJECT}
+    as_sent = {field: OBJECT for kind in JobKindName for field in (kind.input_field, kind.options_field)}
     found["JobResource"] = {**found["Job"], "properties": {**found["Job"]["properties"], **as_sent}}
     return {**found, **prediction_operations.COMPONENTS}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.log_entries import parse_log_lines
-from serving.gateway.jobs.log_filter import JobLogLine, LogFilter
+from serving.gateway.jobs.log_filter import LogFilter
+from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 
 # As gcloud writes it once it has seen an entry.
 BEHIND = (
@@ -26,8 +26,8 @@ JOB = '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labe
         ('AND timestamp<"2026-01-01T00:00:00.000001+00:00"', True),
         ('AND timestamp<"2026-01-01T00:00:00Z"', False),
         ('AND timestamp<"2026-01-01T02:00:00.000000+02:00"', False),
-        ("AND " + BEHIND.format("00000002"), True),
-        ("AND " + BEHIND.format("00000003"), False),
+        ("AND " + BEHIND.format("0000000000000002"), True),
+        ("AND " + BEHIND.format("0000000000000003"), False),
         ('AND (resource.labels.task_name="worker" OR labels.task_name="worker")', True),
         ('AND (resource.labels.task_name="service" OR labels.task_name="service")', False),
         ("AND severity>=WARNING", True),
@@ -80,7 +80,7 @@ def test_lines_have_times_that_do_not_go_back() -> None:
     assert [line.text for line in lines] == ["odd", "attempt 2", "failed", "Traceback", "again"]
     assert [line.severity for line in lines] == ["DEFAULT", "INFO", "ERROR", "ERROR", "INFO"]
     assert [line.task for line in lines] == ["worker", "service", *["worker"] * 3]
-    assert [line.insert_id for line in lines] == ["00000000", "00000000", "00000000", "00000001", "00000002"]
+    assert [int(line.insert_id) for line in lines] == [0, 0, 0, 1, 2]
     assert lines == sorted(lines, key=lambda line: (line.time, line.number))
     assert [line.time - lines[1].time for line in lines[2:]] == [1_250_000] * 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,17 @@ from serving.gateway.jobs.job_kind import (
     FailedAttempt,
     JobAttempt,
     SucceededAttempt,
+    TimeLimits,
 )
 from serving.gateway.jobs.kinds.prediction.beam_options import check_beam_options, require_beam
 from serving.gateway.jobs.kinds.prediction.progress import PredictionProgress
 from serving.gateway.jobs.kinds.prediction.run_request import JobDefaults, build_run_request
+from serving.gateway.jobs.log_lines import WORKER_TASK, JobLogLine
 from serving.gateway.state.records import JobRecord, VersionRecord
 from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutput, format_count
 
 JOB_COMMAND = module_command("batch")
+_GRACE_SECONDS = 3.0
 
 
 class PredictionAttempt:
@@ -85,10 +88,18 @@ class PredictionKind(PredictionRules):
     Raises InvalidArgument for invalid settings.
     """
 
+    log_task = WORKER_TASK
+
     def __init__(
-        self, config: ServeConfig, environment: Mapping[str, str], command: Sequence[str] = JOB_COMMAND
+        self,
+        config: ServeConfig,
+        environment: Mapping[str, str],
+        command: Sequence[str] = JOB_COMMAND,
+        *,
+        grace_seconds: float = _GRACE_SECONDS,
     ) -> None:
         self.command = command
+        self.grace_seconds = grace_seconds
         self.environment = {
             **sanitize_environment(environment, config.node_environment, storage=True),
             **FRAMEWORK_ENVIRONMENT,
@@ -109,8 +120,19 @@ class PredictionKind(PredictionRules):
             self._defaults.interpreters.find_interpreter(job.prediction_input.runtime_version)
             self._check_folders(job.prediction_input)
 
+    async def try_output(self, job: Job) -> None:
+        """The process claims its output folder itself, before it reads anything."""
+
+    def find_time_limits(self, job: Job) -> TimeLimits:
+        return TimeLimits()
+
     def choose_due(self, waiting: Sequence[JobRecord], running: Sequence[JobRecord]) -> Sequence[JobRecord]:
         return waiting[: max(0, self._max_running - len(running))]
+
+    def explain_wait(
+        self, record: JobRecord, waiting: Sequence[JobRecord], running: Sequence[JobRecord]
+    ) -> str:
+        return f"The job waits for one of {self._max_running} places (setting jobs), which are all taken."
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         return PredictionAttempt(build_run_request(record, version, folder, self._defaults))
@@ -121,6 +143,12 @@ class PredictionKind(PredictionRules):
     def describe_leftovers(self, record: JobRecord) -> str:
         given = record.job.prediction_input or PredictionInput()
         return f"Temporary files may be left in {given.output_path}/{JOB_FOLDER}"
+
+    def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
+        return iter(())
+
+    def read_last_lines(self, folder: Path, count: int) -> Sequence[str]:
+        return ()
 
     def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:
         output = record.job.prediction_output or PredictionOutput()

@@ -1,0 +1,107 @@
+"""Builds the request that the supervisor of a training job is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.config import ServeConfig
+from serving.gateway.catalog.training_replicas import (
+    ALGORITHMS,
+    ReplicaRequest,
+    find_algorithm,
+    list_replicas,
+    master_image,
+)
+from serving.gateway.state.records import JobRecord
+from serving.predictor import interpreters
+from serving.predictor.interpreters import InterpreterRegistry
+from serving.resources import TrainingInput, TrainingOptions
+from training.messages import ReplicaGroup, ReplicaRole, RestartLimits, TrainingRequest
+
+# Seconds that replicas have after SIGTERM.
+_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingDefaults:
+    """Settings of the server that apply to every job; `environment` is that of its replicas."""
+
+    environment: Mapping[str, str]
+    cache_dir: Path
+    cache_bytes: int
+    install_seconds: float
+    log_bytes: int
+    folders: LocalFolderPolicy
+    interpreters: InterpreterRegistry
+    grace_seconds: float = _GRACE_SECONDS
+
+    @classmethod
+    def from_config(cls, config: ServeConfig, environment: Mapping[str, str]) -> TrainingDefaults:
+        """Raises InvalidArgument."""
+        return cls(
+            environment,
+            config.state_dir / "cache",
+            config.cache_bytes,
+            config.build_timeout,
+            config.training_log_bytes,
+            LocalFolderPolicy.from_setting(config.local_folders, config.state_dir),
+            InterpreterRegistry(interpreters.parse_interpreters(config.runtime), config.state_dir),
+        )
+
+
+def build_training_request(
+    record: JobRecord, folder: Path, defaults: TrainingDefaults, devices: Sequence[str], memory_bytes: int
+) -> TrainingRequest:
+    """Build the request of an attempt; `devices` are the GPUs lent to the job, `memory_bytes` its limit."""
+    given = record.job.training_input or TrainingInput()
+    options = record.job.training_options or TrainingOptions()
+    algorithm = find_algorithm(given)
+    return TrainingRequest(
+        job=record.job.job_id,
+        uid=record.uid,
+        attempt=record.attempt,
+        module=given.python_module if algorithm is None else ALGORITHMS[algorithm],
+        args=given.args,
+        packages=given.package_uris,
+        job_dir=given.job_dir,
+        groups=tuple(_build_groups(list_replicas(given), devices)),
+        primary_name=_primary_name(given),
+        training_input=record.given,
+        runtime_version=given.runtime_version,
+        interpreter=defaults.interpreters.find_interpreter(given.runtime_version),
+        environment=dict(defaults.environment),
+        variables=options.env,
+        threads=options.threads,
+        memory_bytes=memory_bytes or int(options.memory_bytes or 0),
+        restarts=RestartLimits(restart_on_error=options.restarts),
+        scratch_dir=str(folder / "scratch"),
+        log_dir=str(folder / "logs"),
+        log_bytes=defaults.log_bytes,
+        cache_dir=str(defaults.cache_dir),
+        cache_bytes=defaults.cache_bytes,
+        install_seconds=defaults.install_seconds,
+        grace_seconds=defaults.grace_seconds,
+        allowed_folders=defaults.folders.allowed,
+        refused_folders=defaults.folders.refused,
+    )
+
+
+def _build_groups(groups: Sequence[ReplicaRequest], devices: Sequence[str]) -> Iterator[ReplicaGroup]:
+    """Give each replica its part of the devices; those that ask for none see none where there are some."""
+    given = iter(devices)
+    for group in groups:
+        parts = tuple(
+            ",".join(device for _, device in zip(range(group.gpus), given, strict=False))
+            for _ in range(group.number)
+        )
+        yield ReplicaGroup(ReplicaRole(group.role), group.number, parts)
+
+
+def _primary_name(given: TrainingInput) -> str:
+    """What TF_CONFIG calls the first replica: `master` for 1.x, and for images unless they ask for chief."""
+    if master_image(given):
+        return "chief" if given.use_chief_in_tf_config else "master"
+    return "master" if given.runtime_version.startswith("1.") else "chief"

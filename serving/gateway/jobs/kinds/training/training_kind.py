@@ -1,0 +1,235 @@
+"""The job kind of training."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscaler import machine
+from autoscaler.child_launcher import LIFELINE_PLACEHOLDER
+from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
+from serving.child_environment import sanitize_environment
+from serving.config import ServeConfig
+from serving.errors import FailedPrecondition, InvalidArgument, field_error
+from serving.gateway.catalog.training_checks import TrainingRules, parse_duration
+from serving.gateway.catalog.training_replicas import (
+    ALGORITHM_PACKAGE,
+    choose_algorithm_framework,
+    find_algorithm,
+    is_tpu,
+    list_replicas,
+    master_image,
+)
+from serving.gateway.jobs.job_kind import (
+    AttemptResult,
+    FailedAttempt,
+    JobAttempt,
+    SucceededAttempt,
+    TimeLimits,
+)
+from serving.gateway.jobs.kinds.training import admission
+from serving.gateway.jobs.kinds.training.admission import Room
+from serving.gateway.jobs.kinds.training.gpus import DeviceLender, list_devices
+from serving.gateway.jobs.kinds.training.job_dir import check_job_dir
+from serving.gateway.jobs.kinds.training.replica_log import iter_log_lines, read_last_lines
+from serving.gateway.jobs.kinds.training.run_request import TrainingDefaults, build_training_request
+from serving.gateway.jobs.log_lines import SERVICE_TASK, JobLogLine
+from serving.gateway.state.records import JobRecord, VersionRecord
+from serving.gateway.thread_pool import ThreadPool
+from serving.resources import (
+    BuiltInAlgorithmOutput,
+    Job,
+    Scheduling,
+    TrainingInput,
+    TrainingOptions,
+    TrainingOutput,
+)
+from training.messages import (
+    ReplicaEvent,
+    ReplicaReport,
+    TrainingFailure,
+    TrainingOutcome,
+    TrainingPhase,
+    TrainingReport,
+    TrainingRequest,
+)
+
+TRAINING_COMMAND = (sys.executable, "-m", "training", LIFELINE_PLACEHOLDER)
+_SEATS_PER_CORE = 4
+# Beyond the time that replicas have after SIGTERM.
+_SUPERVISOR_SECONDS = 5.0
+_THREADS = 2
+
+
+class TrainingAttempt:
+    """A supervisor, `python -m training`. `output` is what the job has had before."""
+
+    def __init__(self, request: TrainingRequest, output: TrainingOutput) -> None:
+        self._request = request
+        self._output = output
+        self._phase: TrainingPhase | None = None
+        self.replicas: dict[str, ReplicaReport] = {}
+
+    @property
+    def request(self) -> bytes:
+        return msgspec.json.encode(self._request)
+
+    @property
+    def phase(self) -> str:
+        return self._phase or ""
+
+    @property
+    def is_running(self) -> bool:
+        return self._phase is TrainingPhase.RUNNING
+
+    @property
+    def output(self) -> TrainingOutput | None:
+        return None
+
+    def read_report(self, line: bytes, now: float) -> AttemptResult | None:
+        try:
+            report = msgspec.json.decode(line, type=TrainingReport)
+        except msgspec.DecodeError:
+            return None
+        match report:
+            case TrainingReport(done=TrainingOutcome() as done):
+                return SucceededAttempt(self._build_final_output(done.replica_seconds))
+            case TrainingReport(failed=TrainingFailure() as failed):
+                return FailedAttempt(failed.message, self._add_seconds(failed.replica_seconds))
+        self._phase = report.phase or self._phase
+        if report.replica is not None:
+            self.replicas[report.replica.task] = report.replica
+        return None
+
+    def _build_final_output(self, seconds: float) -> TrainingOutput:
+        output = self._add_seconds(seconds)
+        if not self._request.module.startswith(ALGORITHM_PACKAGE):
+            return output
+        built = BuiltInAlgorithmOutput(
+            framework=choose_algorithm_framework(self._request.module, self._request.args),
+            model_path=f"{self._request.job_dir.rstrip('/')}/model",
+            python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        )
+        return msgspec.structs.replace(output, built_in_algorithm_output=built)
+
+    def _add_seconds(self, seconds: float) -> TrainingOutput:
+        units = self._output.consumed_ml_units + seconds / 3600
+        return msgspec.structs.replace(self._output, consumed_ml_units=round(units, 6))
+
+
+class TrainingKind(TrainingRules):
+    """Training jobs, as many at a time as there is room for all their replicas.
+
+    `environment` is that of the server's process, of which jobs get what `sanitize_environment` leaves.
+    Raises InvalidArgument for invalid settings.
+    """
+
+    log_task = SERVICE_TASK
+
+    def __init__(
+        self, config: ServeConfig, environment: Mapping[str, str], command: Sequence[str] = TRAINING_COMMAND
+    ) -> None:
+        self.command = command
+        self.environment = {
+            **sanitize_environment(environment, config.node_environment, storage=True),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._defaults = TrainingDefaults.from_config(config, self.environment)
+        self.grace_seconds = self._defaults.grace_seconds + _SUPERVISOR_SECONDS
+        self._sources = TrustedSources.from_setting(config.trusted_sources)
+        devices = list_devices(config.gpus)
+        self._lender = DeviceLender(devices)
+        self._total = Room(
+            config.training_seats or _SEATS_PER_CORE * machine.count_cores(),
+            config.training_memory_bytes,
+            len(devices),
+        )
+        self._threads = ThreadPool("job folders", _THREADS)
+
+    def list_used_resources(self, job: Job) -> Sequence[str]:
+        return ()
+
+    def check_settings(self, job: Job) -> None:
+        given = job.training_input or TrainingInput()
+        if master_image(given) and find_algorithm(given) is None:
+            raise field_error(
+                InvalidArgument,
+                "training_input.master_config.image_uri",
+                "This server runs training programs as Python processes, not in containers (the setting "
+                "container_engine is for predictions). Give packageUris and pythonModule instead, or the "
+                "image of a built-in algorithm.",
+            )
+        if is_tpu(given):
+            raise field_error(
+                FailedPrecondition,
+                "training_input.scale_tier",
+                "This server has no TPUs. Choose a tier and machine types without.",
+            )
+        self._sources.check_uris([("training_input.package_uris", uri) for uri in given.package_uris])
+        for uri in given.package_uris:
+            check_local_uri(self._defaults.folders, "training_input.package_uris", uri)
+        if given.job_dir:
+            check_local_uri(self._defaults.folders, "training_input.job_dir", given.job_dir, whole=True)
+        self._defaults.interpreters.find_interpreter(given.runtime_version)
+        admission.check_fits(given, job.training_options or TrainingOptions(), self._total)
+
+    async def try_output(self, job: Job) -> None:
+        given = job.training_input or TrainingInput()
+        if given.job_dir:
+            await check_job_dir(given.job_dir, self.environment, self._threads)
+
+    def choose_due(self, waiting: Sequence[JobRecord], running: Sequence[JobRecord]) -> Sequence[JobRecord]:
+        self._lender.keep_only({record.name for record in running})
+        return admission.choose_due(waiting, running, self._total)
+
+    def explain_wait(
+        self, record: JobRecord, waiting: Sequence[JobRecord], running: Sequence[JobRecord]
+    ) -> str:
+        return admission.explain_wait(record, waiting, running, self._total)
+
+    def find_time_limits(self, job: Job) -> TimeLimits:
+        scheduling = (job.training_input or TrainingInput()).scheduling or Scheduling()
+        return TimeLimits(
+            waiting=parse_duration(scheduling.max_wait_time),
+            running=parse_duration(scheduling.max_running_time),
+        )
+
+    def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
+        given = record.job.training_input or TrainingInput()
+        gpus = sum(group.number * group.gpus for group in list_replicas(given))
+        devices = self._lender.lend(record.name, gpus)
+        needed = admission.measure_record(record, self._total)
+        request = build_training_request(record, folder, self._defaults, devices, needed.memory_bytes)
+        return TrainingAttempt(request, record.job.training_output or TrainingOutput())
+
+    def create_cleanup(
+        self, record: JobRecord, version: VersionRecord | None, folder: Path
+    ) -> JobAttempt | None:
+        return None
+
+    def describe_leftovers(self, record: JobRecord) -> str:
+        return ""
+
+    def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
+        return iter_log_lines(folder / "logs", since)
+
+    def read_last_lines(self, folder: Path, count: int) -> Sequence[str]:
+        return read_last_lines(folder / "logs", count)
+
+    def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:
+        replicas = attempt.replicas if isinstance(attempt, TrainingAttempt) else {}
+        return {"replicas": [_render_replica(report) for report in replicas.values()]}
+
+
+def _render_replica(report: ReplicaReport) -> Mapping[str, Any]:
+    return {
+        "task": report.task,
+        "state": "ENDED" if report.event is ReplicaEvent.ENDED else "RUNNING",
+        "exitCode": report.exit_code,
+        "restarts": report.restarts,
+        "jobRestarts": report.job_restarts,
+    }

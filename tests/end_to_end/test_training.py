@@ -1,0 +1,145 @@
+"""Training jobs through a real server, by Google's client and by plain HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.jobs import ENDS, finished, get, submit
+from tests.end_to_end.training_jobs import PARENT, list_log, texts, training_job, write_wheel
+from tests.server import Server, running_server, until
+
+STEPS = """
+    import argparse, json, os, pathlib, time
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job-dir")
+    parser.add_argument("--steps", type=int)
+    args = parser.parse_args()
+    folder = pathlib.Path(args.job_dir)
+    done = folder / "step"
+    print("task", json.loads(os.environ["TF_CONFIG"])["task"], "attempt", os.environ["PILOTLIGHT_ATTEMPT"])
+    while (step := int(done.read_text()) if done.exists() else 0) < args.steps:
+        done.write_text(str(step + 1))
+        print("step", step + 1, flush=True)
+        while (folder / "wait").exists():
+            time.sleep(0.01)
+    print("in all", args.steps)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_wheel(tmp_path_factory.mktemp("wheel"), STEPS)
+
+
+def test_a_job_by_googles_client(server: Server, ml: Any, wheel: Path, tmp_path: Path) -> None:
+    """It is shown as it was sent, runs where it says, and its log has what the program prints."""
+    body = training_job("by_client", wheel, scaleTier=None, args=["--steps", "2"], jobDir=str(tmp_path))
+    jobs = ml.projects().jobs()
+
+    created = jobs.create(parent=PARENT, body=body).execute()
+    ended = until(
+        lambda: (found := jobs.get(name=f"{PARENT}/jobs/by_client").execute())["state"] in ENDS and found,
+        "the job has ended",
+    )
+
+    assert created["state"] == "QUEUED"
+    assert created["jobPosition"] == "1"
+    assert created["trainingInput"] == ended["trainingInput"] == body["trainingInput"]
+    assert ended["state"] == "SUCCEEDED", ended
+    assert ended["trainingOutput"]["consumedMLUnits"] > 0
+    assert (tmp_path / "step").read_text() == "2"
+    lines = list_log(server, "by_client", 'AND resource.labels.task_name="master-replica-0"')
+    assert texts(lines) == ["task {'type': 'chief', 'index': 0} attempt 1", "step 1", "step 2", "in all 2"]
+    assert "Job completed successfully." in texts(list_log(server, "by_client"))
+    listed = jobs.list(parent=PARENT, filter="jobId:by_client").execute()["jobs"]
+    assert [job["jobId"] for job in listed] == ["by_client"]
+
+
+def test_a_program_that_fails_says_why(server: Server, tmp_path: Path) -> None:
+    """The message ends with its traceback."""
+    wheel = write_wheel(tmp_path, "raise ValueError('no such column: age')")
+
+    ended = finished(server, submit(server, training_job("failing", wheel)))
+
+    assert ended["state"] == "FAILED"
+    assert "master 0 exited with a non-zero status of 1" in ended["errorMessage"]
+    assert ended["errorMessage"].endswith("ValueError: no such column: age")
+
+
+def test_a_cancelled_job(server: Server, wheel: Path, tmp_path: Path) -> None:
+    """It says so, which Airflow reads, and cannot be cancelled again."""
+    (tmp_path / "wait").touch()
+    name = submit(server, training_job("cancelled", wheel, args=["--steps", "9"], jobDir=str(tmp_path)))
+    until((tmp_path / "step").exists, "the program is at work")
+
+    assert server.call("POST", f"{name}:cancel").status == 200
+    ended = finished(server, name)
+
+    assert (ended["state"], ended["errorMessage"]) == ("CANCELLED", "The job was cancelled.")
+    assert server.call("POST", f"{name}:cancel").status == 400
+
+
+def test_a_kill_of_the_server(tmp_path: Path, wheel: Path) -> None:
+    """The next server starts another attempt, which goes on from what the program has written."""
+    out, state = tmp_path / "out", tmp_path / "state"
+    out.mkdir()
+    (out / "wait").touch()
+    with running_server(state) as server:
+        name = submit(server, training_job("killed", wheel, args=["--steps", "3"], jobDir=str(out)))
+        until((out / "step").exists, "the program is at work")
+        server.kill()
+        server.wait_for_end()
+    (out / "wait").unlink()
+    with running_server(state) as server:
+        ended = finished(server, name)
+
+        assert ended["state"] == "SUCCEEDED"
+        lines = texts(list_log(server, "killed", 'AND resource.labels.task_name="master-replica-0"'))
+        assert lines == [
+            "task {'type': 'chief', 'index': 0} attempt 1",
+            "step 1",
+            "task {'type': 'chief', 'index': 0} attempt 2",
+            "step 2",
+            "step 3",
+            "in all 3",
+        ]
+        assert server.stop() == 0
+
+
+def test_a_cluster_waits_for_its_seats(tmp_path: Path, wheel: Path) -> None:
+    """All replicas or none; the job says what it waits for, and one that never fits what would."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "wait").touch()
+    with running_server(tmp_path / "state", "--training-seats", "3") as server:
+        first = training_job("first", wheel, args=["--steps", "1"], jobDir=str(out))
+        cluster = training_job(
+            "cluster", wheel, scaleTier="custom", masterType="n1-standard-4", workerType="n1-standard-4",
+            workerCount="2", args=["--steps", "1"], jobDir=str(tmp_path / "cluster"),
+        )  # fmt: skip
+        running, waiting = submit(server, first), submit(server, cluster)
+        until((out / "step").exists, "the first job is at work")
+
+        reason = server.call("GET", f"/jobs/{waiting}").json["waitReason"]
+        assert reason == "The job waits for 3 seats, of which 2 of 3 are free."
+        assert get(server, waiting)["state"] == "QUEUED"
+        too_large = training_job("too_large", wheel, scaleTier="STANDARD_1")
+        reply = server.call("POST", f"{PARENT}/jobs", json=too_large)
+        assert reply.status == 400
+        assert "8 replicas, and this server has seats for 3" in reply.json["error"]["message"]
+        (out / "wait").unlink()
+        assert finished(server, running)["state"] == "SUCCEEDED"
+        assert finished(server, waiting)["state"] == "SUCCEEDED"
+        assert server.stop() == 0
+
+
+def test_a_folder_that_cannot_be_written(server: Server, wheel: Path) -> None:
+    """The job is not queued."""
+    for folder in ("/proc/pilotlight", "gs://no-such-bucket-1/out"):
+        reply = server.call("POST", f"{PARENT}/jobs", json=training_job("nowhere", wheel, jobDir=folder))
+        (violation,) = reply.json["error"]["details"][0]["fieldViolations"]
+        assert (reply.status, violation["field"]) == (400, "training_input.job_dir")
+    assert server.call("GET", f"{PARENT}/jobs/nowhere").status == 404

@@ -408,7 +408,9 @@ DEMO = "serving.cli.demo.train_models"
 # Modules besides the folders of frameworks that may name one, and why. All others read facts of its record.
 NAMING_FRAMEWORKS: dict[str, str] = {
     "serving.cli.demo": "trains one model of each kind",
+    "serving.cli.flags.training_flags": "a scale tier has that name too",
     "serving.gateway.audit.method_names": "a protocol has that name too",
+    "serving.gateway.catalog.training_replicas": "which models built-in algorithms make; a scale tier",
     "serving.gateway.state.migrations": "what records of earlier releases say",
     "serving.predictor.program": "other interpreters run it, which have nothing of ours",
     "serving.predictor.runtime_versions": "what Google's releases had installed",

@@ -60,6 +60,8 @@ _MAX_ERROR_LINES = 6
 _CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
 # What no package may hide from the server, which has modules of these names itself.
 _SERVER_MODULES = frozenset({"autoscaler", "batch", "serving", "training"})
+# The time of all files in wheels that are built of folders, in seconds: a zip file knows none before 1980.
+_WHEEL_TIME = "315619200"
 # Those that compute models, the newest first.
 _PYTHONS = tuple(f"3.{minor}" for minor in range(13, 6, -1))
 # For any Python from 3.6 on.
@@ -120,6 +122,21 @@ def install_packages(archives: Sequence[Path], target: Path, timeout: float | No
     return InstallResult(
         tuple(f"{item.name}=={item.version}" for item in plan), tuple(_find_warnings(target))
     )
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """Build a folder with a setup.py or a pyproject.toml into a wheel in `folder`, which is new.
+
+    The same source makes the same wheel. Raises LoadFailed.
+    """
+    folder.mkdir(parents=True)
+    try:
+        _Pip(folder.parent, None).run(
+            "wheel", "--no-deps", f"--wheel-dir={folder}", str(source), SOURCE_DATE_EPOCH=_WHEEL_TIME
+        )
+    except _PipFailed as failure:
+        raise _load_failed([source], _explain_failure(str(failure))) from failure
+    return next(folder.glob("*.whl"))
 
 
 def install_in_environment(

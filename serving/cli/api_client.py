@@ -117,6 +117,10 @@ class ApiClient:
         """The server's answer to GET PATH, outside `/v1`: `/nodes`, `/why/…`. Raises like `call`."""
         return self._send_request("GET", path, None, query or {}, _TIMEOUT)
 
+    def post_unversioned(self, path: str, body: Any) -> dict[str, Any]:
+        """The server's answer to POST PATH, outside `/v1`. Raises like `call`."""
+        return self._send_request("POST", path, body, {}, _TIMEOUT)
+
     def predict(
         self, name: str, body: bytes, content_type: str = JSON, *, verb: str = "predict"
     ) -> dict[str, Any]:

@@ -12,7 +12,19 @@ import typer
 
 from serving.cli import serve
 from serving.cli.admin import audit, runtimes, tokens
-from serving.cli.commands import iam, jobs, locations, logs, models, nodes, operations, predict, versions, why
+from serving.cli.commands import (
+    iam,
+    jobs,
+    locations,
+    logs,
+    models,
+    nodes,
+    operations,
+    predict,
+    training,
+    versions,
+    why,
+)
 from serving.cli.demo import demo
 from serving.cli.flags.argument_order import CommandTree
 from serving.cli.flags.flag_groups import with_flags
@@ -67,9 +79,11 @@ _GROUPS: Mapping[str, _CommandGroup] = {
         },
     ),
     "jobs": _CommandGroup(
-        "Predict whole files: start jobs, follow and cancel them.",
+        "Predict whole files and train models: start jobs, follow and cancel them.",
         {
-            "submit": _CommandGroup("Start a job.", {"prediction": jobs.submit_prediction}),
+            "submit": _CommandGroup(
+                "Start a job.", {"prediction": jobs.submit_prediction, "training": training.submit_training}
+            ),
             "describe": jobs.describe_job,
             "list": jobs.list_jobs,
             "update": jobs.update_job,

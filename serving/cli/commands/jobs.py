@@ -13,12 +13,13 @@ from serving.cli.command_output import CommandOutput, TableColumns
 from serving.cli.commands import job_polling, resource_commands
 from serving.cli.commands.job_polling import JobLogSource
 from serving.cli.commands.nodes import format_duration
+from serving.cli.commands.training import follow_training_job
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.batch_flags import BatchFlags
 from serving.cli.flags.common_flags import LabelChangeFlags, ListFlags, drop_none
 from serving.cli.formats.printers import print_table
-from serving.cli.formats.value_parsers import format_choices, make_choice_parser
+from serving.cli.formats.value_parsers import make_choice_parser
 from serving.errors import FailedPrecondition
 
 # What gcloud uses where it cannot prompt.
@@ -165,11 +166,11 @@ def stream_logs(
         float, typer.Option(min=0.05, help="Seconds between two looks at the job.")
     ] = job_polling.POLL_SECONDS,
     task_name: Annotated[
-        Any,
+        str | None,
         typer.Option(
-            parser=make_choice_parser(JobLogSource),
-            metavar=format_choices(JobLogSource),
-            help="Only the log of this task: service (the prediction) or server (who runs it).",
+            metavar="TASK",
+            help="Only the log of this task: of a prediction service (the prediction) or server (who runs "
+            "it), of a training job service or a replica, as master-replica-0.",
             show_default=False,
         ),
     ] = None,
@@ -182,13 +183,18 @@ def stream_logs(
         ),
     ] = False,
 ) -> None:
-    """Follow a job until it ends: its records, rate, errors, time left, and its log.
+    """Follow a job until it ends: its log, and of a prediction its records, rate, errors and time left.
 
     The exit code is 0 only if it succeeds.
 
     Example: pilotlight jobs stream-logs monday
     """
-    _follow_job(client, output, client.resolve_job_name(job), polling_interval, task_name)
+    name = client.resolve_job_name(job)
+    if "trainingInput" in client.call("GET", name):
+        follow_training_job(client, output, name, poll_seconds=polling_interval, task=task_name or "")
+        return
+    source = None if task_name is None else make_choice_parser(JobLogSource)(task_name)
+    _follow_job(client, output, name, polling_interval, source)
 
 
 def _build_model_source(
@@ -230,6 +236,8 @@ def _format_counts(job: Mapping[str, Any]) -> str:
 
 def summarize_job(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, str]]:
     """What matters about a job, as rows of a table."""
+    if "trainingInput" in job:
+        return _summarize_training(job, now)
     prediction_input = job.get("predictionInput", {})
     found = job.get("predictionOutput", {})
     predictions, errors = (int(found.get(field, 0)) for field in ("predictionCount", "errorCount"))
@@ -244,6 +252,21 @@ def summarize_job(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[
         ("errors", f"{errors:,}"),
         ("rate", f"{(predictions + errors) / seconds:,.0f} records/s" if seconds else ""),
         ("duration", format_duration(seconds)),
+        ("error", job.get("errorMessage", "")),
+    ]
+    return [(field, text) for field, text in rows if text]
+
+
+def _summarize_training(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, str]]:
+    given, found = job["trainingInput"], job.get("trainingOutput", {})
+    rows = [
+        ("job", job["jobId"]),
+        ("state", job.get("state", "")),
+        ("module", given.get("pythonModule") or given.get("masterConfig", {}).get("imageUri", "")),
+        ("tier", given.get("scaleTier") or "BASIC"),
+        ("job dir", given.get("jobDir", "")),
+        ("ml units", f"{found['consumedMLUnits']:g}" if "consumedMLUnits" in found else ""),
+        ("duration", format_duration(_compute_run_seconds(job, now))),
         ("error", job.get("errorMessage", "")),
     ]
     return [(field, text) for field, text in rows if text]

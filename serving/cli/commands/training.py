@@ -1,0 +1,171 @@
+"""`pilotlight jobs submit training`, and following a training job."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from serving import config
+from serving.cli.api_client import ApiClient
+from serving.cli.command_output import CommandOutput
+from serving.cli.commands.job_polling import FINAL_STATES, POLL_SECONDS, raise_job_error
+from serving.cli.console import print_note
+from serving.cli.flags import common_flags
+from serving.cli.flags.common_flags import drop_none, make_absolute
+from serving.cli.flags.training_flags import ProgramFlags, ReplicaFlags
+from serving.cli.formats.value_parsers import parse_list
+from serving.config import NodeConfig
+
+# What gcloud uses where it cannot prompt.
+_DEFAULT_REGION = "us-central1"
+_PAGE_SIZE = 1000
+_TRIAL_LABEL = "ml.googleapis.com/trial_id"
+
+
+def submit_training(
+    client: ApiClient,
+    output: CommandOutput,
+    job: common_flags.JobArgument,
+    user_args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the program.")
+    ] = None,
+    *,
+    program: ProgramFlags,
+    replicas: ReplicaFlags,
+    labels: common_flags.LabelsOption = None,
+    stream_logs: Annotated[
+        bool,
+        typer.Option("--stream-logs", help="Print the log until the job ends.", show_default=False),
+    ] = False,
+    asynchronous: Annotated[
+        bool, typer.Option("--async", help="Do not follow the job, as is the default.", show_default=False)
+    ] = False,
+) -> None:
+    """Start a training job: a program that the server runs, on one replica or many.
+
+    Of --package-path a wheel is built; nothing is written into the folder. With a server on this machine no
+    bucket is needed. With --stream-logs the exit code is 0 only if the job succeeds.
+
+    Example: pilotlight jobs submit training census_1 --package-path ./trainer --module-name trainer.task
+    --job-dir /data/census_1 --stream-logs -- --epochs 2
+    """
+    if stream_logs and asynchronous:
+        raise typer.BadParameter("Give either --stream-logs or --async, not both.")
+    name = client.resolve_job_name(job)
+    parent, _, job_id = name.rpartition("/")
+    sent = program.read_job()
+    given = {
+        "region": client.region or _DEFAULT_REGION,
+        **(sent.get("trainingInput") or {}),
+        **drop_none(region=client.region or None),
+        **program.build_fields(),
+        **replicas.build_fields(),
+    }
+    if user_args:
+        given["args"] = list(user_args)
+    body = {
+        **sent,
+        "jobId": job_id,
+        "trainingInput": given,
+        **drop_none(labels=common_flags.merge_labels(labels)),
+    }
+    with _stage_packages(program, given.get("jobDir", "")) as uris:
+        if uris:
+            given["packageUris"] = uris
+        created = client.call("POST", parent, body)
+    if not stream_logs:
+        output.report_change(
+            f"Submitted job {job_id}. To follow it: pilotlight jobs stream-logs {job_id}", created
+        )
+        return
+    print_note(f"Submitted job {job_id}.")
+    follow_training_job(client, output, name)
+
+
+def follow_training_job(
+    client: ApiClient,
+    output: CommandOutput,
+    name: str,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    task: str = "",
+) -> None:
+    """Print the log of a job, or of one task of it, until the job ends; raises the error it ends with."""
+    job_id = name.rpartition("/")[2]
+    last: Mapping[str, Any] | None = None
+    try:
+        while True:
+            # First the job, then its log: what an ended job has logged is all there.
+            job = client.call("GET", name)
+            for entry in _list_new_entries(client, name, task, last):
+                print(_format_entry(entry), flush=True)
+                last = entry
+            if job["state"] in FINAL_STATES:
+                break
+            time.sleep(poll_seconds)
+    except KeyboardInterrupt:
+        print_note(f"The job goes on. To follow it: pilotlight jobs stream-logs {job_id}")
+        raise
+    raise_job_error(job)
+    output.report_change(f"Job {job_id} SUCCEEDED.", job)
+
+
+@contextlib.contextmanager
+def _stage_packages(program: ProgramFlags, job_dir: str) -> Iterator[list[str]]:
+    """The URIs of all archives, the one of --package-path first; they stay where they are put."""
+    archives = list(parse_list(program.packages)) if program.packages else []
+    if program.package_path is None and not program.staging_bucket:
+        yield [make_absolute(archive) for archive in archives]
+        return
+    from serving.cli.local.trainer_package import build_trainer_wheel, stage_archives  # noqa: PLC0415  start-up time
+
+    target = program.staging_bucket or (f"{job_dir.rstrip('/')}/packages" if job_dir else _staging_folder())
+    if program.package_path is None:
+        yield stage_archives(archives, make_absolute(target))
+        return
+    with build_trainer_wheel(program.package_path) as wheel:
+        yield stage_archives([wheel, *archives], make_absolute(target))
+
+
+def _staging_folder() -> str:
+    return str(config.load_config(NodeConfig, {}).cache_dir.expanduser() / "staging")
+
+
+def _list_new_entries(
+    client: ApiClient, name: str, task: str, last: Mapping[str, Any] | None
+) -> Iterator[Mapping[str, Any]]:
+    """The entries of a job's log behind the last one."""
+    project, job_id = name.split("/")[1], name.rpartition("/")[2]
+    conditions = [f'resource.labels.job_id="{job_id}"']
+    if task:
+        conditions.append(f'resource.labels.task_name="{task}"')
+    if last is not None:
+        time_of_last = last["timestamp"]
+        conditions.append(
+            f'((timestamp="{time_of_last}" AND insertId>"{last["insertId"]}") OR timestamp>"{time_of_last}")'
+        )
+    asked = {
+        "resourceNames": [f"projects/{project}"],
+        "filter": " AND ".join(conditions),
+        "orderBy": "timestamp asc",
+        "pageSize": _PAGE_SIZE,
+    }
+    token = ""
+    while True:
+        page = client.post_unversioned("/v2/entries:list", {**asked, "pageToken": token})
+        yield from page.get("entries", [])
+        token = page.get("nextPageToken", "")
+        if not token:
+            return
+
+
+def _format_entry(entry: Mapping[str, Any]) -> str:
+    """As gcloud prints it: severity, time, task, trial, text."""
+    task = entry["resource"]["labels"].get("task_name", "")
+    trial = entry.get("labels", {}).get(_TRIAL_LABEL, "")
+    moment = f"{entry['timestamp'][:10]} {entry['timestamp'][11:19]}"
+    return f"{entry['severity']}\t{moment} +0000\t{task}\t{trial}\t{entry.get('textPayload', '')}"

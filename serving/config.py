@@ -487,6 +487,13 @@ class ServeConfig(ServerSettings):
         "Program that runs the containers of versions: docker, podman or a path; such versions are refused "
         "when left out.",
     )
+    container_concurrency: int = setting(
+        8,
+        "Requests that a container is asked at a time by its node; 1 for programs that cannot take more. No "
+        "more than node_concurrency.",
+        minimum=1,
+        unit="requests",
+    )
     node_environment: str = setting(
         "",
         "Variables of the server's environment that the code of models may see, comma separated, besides "

@@ -39,7 +39,7 @@ class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a version's container is run, without its name and the model's folder.
 
     `image` is the engine's id of it. `memory_bytes` is the container's limit, 0: none. At most
-    `max_answer_bytes` of a response are read.
+    `max_answer_bytes` of a response are read. Up to `concurrency` requests are sent to it at a time.
     """
 
     engine: str
@@ -53,6 +53,7 @@ class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     mounts_model: bool = False
     memory_bytes: int = 0
     max_answer_bytes: int = DEFAULT_ANSWER_BYTES
+    concurrency: int = 1
 
     def run_command(self, name: str, model_dir: Path) -> list[str]:
         """Runs it in the foreground, published on loopback at a port that the engine picks."""
@@ -77,6 +78,7 @@ def make_run_config(
     *,
     memory_bytes: int = 0,
     max_answer_bytes: int = DEFAULT_ANSWER_BYTES,
+    concurrency: int = 1,
 ) -> ContainerRunConfig:
     """The container of a version. Raises InvalidArgument if its expanded references become too long."""
     spec, routes = version.container or ContainerSpec(), version.routes or RouteMap()
@@ -122,6 +124,7 @@ def make_run_config(
         mounts_model=bool(version.deployment_uri),
         memory_bytes=memory_bytes,
         max_answer_bytes=max_answer_bytes,
+        concurrency=concurrency,
     )
 
 

@@ -132,7 +132,9 @@ class ServingNode:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._runs_user_code = bool(source.packages or source.prediction_class or source.model_container)
-        self._compute_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        self._compute_thread = ThreadPoolExecutor(
+            max_workers=source.concurrent_calls, thread_name_prefix="compute"
+        )
         self._startup_task: asyncio.Task[None] | None = None
         self._started_at = time.monotonic()
         self.predictor: Predictor | None = None  # once the version is loaded and warmed
@@ -184,7 +186,11 @@ class ServingNode:
         except ServingError as error:
             self._on_failed(error)
             return
-        executor = AdaptiveExecutor(self._compute_thread, may_inline=not self._runs_user_code)
+        executor = AdaptiveExecutor(
+            self._compute_thread,
+            may_inline=not self._runs_user_code,
+            concurrency=self._source.concurrent_calls,
+        )
         if typical is not None:
             executor.record_duration(typical)
         limits = BatchLimits(

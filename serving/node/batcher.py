@@ -125,11 +125,14 @@ class Batcher:
         if not group:
             self.is_active = False
             return
+        self._count_call(group)
+        self._current_group = group
+        self._executor.run(self._compute_group, self._finish_group)
+
+    def _count_call(self, group: Sequence[NodeRequest]) -> None:
         self.calls += 1
         if len(group) > 1:
             self.merged_requests += len(group)
-        self._current_group = group
-        self._executor.run(self._compute_group, self._finish_group)
 
     def _take_group(self) -> list[NodeRequest]:
         """The next requests to compute together: the oldest, and those behind it that fit."""
@@ -162,7 +165,9 @@ class Batcher:
         return True
 
     def _compute_group(self) -> list[BatchOutcome]:
-        group = self._current_group
+        return self._predict_group(self._current_group)
+
+    def _predict_group(self, group: Sequence[NodeRequest]) -> list[BatchOutcome]:
         if len(group) > 1:
             merged = self._try_predict(group, concatenate_batches([request.instances for request in group]))
             if not isinstance(merged, Exception) and count_rows(merged) == sum(

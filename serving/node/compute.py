@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from serving.node.batcher import Batcher, BatchLimits, BatchOutcome
+from serving.node.concurrent_batcher import ConcurrentBatcher
 from serving.node.request import NodeRequest
 from serving.node.request_marks import CallMark, RequestMarks, mark_computed, mark_computing
 from serving.runtimes import Runtime
@@ -27,12 +28,19 @@ INLINE_BELOW_SECONDS = 0.001
 class AdaptiveExecutor:
     """Computes on the event loop while calls are shorter than `INLINE_BELOW_SECONDS`, else in the thread.
 
-    The model is never used by both at a time.
+    The model is never used by both at a time. `concurrency` is how many calls it takes at a time; with more
+    than one, `thread` has as many threads, and nothing may be computed on the loop.
     """
 
     def __init__(
-        self, thread: Executor, *, may_inline: bool, clock: Callable[[], float] = time.perf_counter
+        self,
+        thread: Executor,
+        *,
+        may_inline: bool,
+        concurrency: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.concurrency = concurrency
         self._thread = thread
         self._may_inline = may_inline
         self._clock = clock
@@ -115,10 +123,19 @@ class Servable:
         call_mark: CallMark | None = None,
     ) -> None:
         self._runtime = runtime
-        self._predict = predict = (call_mark or CallMark()).mark_calls(runtime.predict)
+        mark = call_mark or CallMark()
         self._executor = executor
         self._marks = marks
-        self._batcher = batcher = Batcher(predict, executor, limits, marks=marks, answer=answer)
+        batcher: Batcher
+        if executor.concurrency > 1:
+            self._predict = predict = mark.mark_concurrent_calls(runtime.predict)
+            batcher = ConcurrentBatcher(
+                predict, executor, limits, concurrency=executor.concurrency, marks=marks, answer=answer
+            )
+        else:
+            self._predict = predict = mark.mark_calls(runtime.predict)
+            batcher = Batcher(predict, executor, limits, marks=marks, answer=answer)
+        self._batcher = batcher
         self.submit = batcher.submit
         self.set_max_batch_rows = batcher.set_max_batch_rows
         self.start_now = batcher.start_now

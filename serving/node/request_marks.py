@@ -7,6 +7,7 @@ requests the model had computed, and which it was computing.
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import ParamSpec, Protocol, TypeVar, cast
@@ -89,6 +90,30 @@ class CallMark:
                 raise ModelFailed(describe_exception(error)) from error
             finally:
                 cells[index] = 0
+
+        return marked_call
+
+    def mark_concurrent_calls(self, call: Callable[P, T]) -> Callable[P, T]:
+        """The same for a function that several threads call: the number is that of the oldest call."""
+        cells, index, numbers = self._cells, self._index, self._numbers
+        running: set[int] = set()
+        lock = threading.Lock()
+
+        def marked_call(*args: P.args, **kwargs: P.kwargs) -> T:
+            with lock:
+                number = next(numbers)
+                running.add(number)
+                cells[index] = min(running)
+            try:
+                return call(*args, **kwargs)
+            except Exception:
+                raise
+            except BaseException as error:
+                raise ModelFailed(describe_exception(error)) from error
+            finally:
+                with lock:
+                    running.remove(number)
+                    cells[index] = min(running, default=0)
 
         return marked_call
 

@@ -72,7 +72,7 @@ InputFormat = RowsFormat | ArrayFormat | ColumnsFormat
 
 
 class Runtime(Protocol):
-    """A loaded model, used from one thread at a time.
+    """A loaded model, used from one thread at a time, or from `LoadSpec.concurrent_calls` of them.
 
     `predict` has the shape of AI Platform's own `Predictor.predict(instances, **kwargs)`, so the
     request's extra fields arrive as keyword arguments.
@@ -165,6 +165,11 @@ class LoadSpec:
     external: ExternalInterpreter | None = None
     model_container: ModelContainer | None = None
     method: str = ""
+
+    @property
+    def concurrent_calls(self) -> int:
+        """How many calls the model takes at a time, each from a thread of its own."""
+        return 1 if self.model_container is None else self.model_container.container.concurrency
 
 
 def load_model(spec: LoadSpec) -> Runtime:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,15 @@ def test_the_contract(server: Server) -> None:
     sent = {"instances": instances, "parameters": {"top": 3}, "signature_name": "s"}
     reply = server.call("POST", f"{VERSION}:predict", json=sent)
     assert reply.json == {"predictions": [1.5, instances[1], sent]}
+
+
+def test_one_container_is_asked_several_requests_at_a_time(server: Server) -> None:
+    """Two that wait for each other, through one node."""
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda _: ask(server, "meet"), range(2)))
+
+    assert answers == ["met", "met"]
+    assert len(server.nodes(VERSION)) == 1
 
 
 def test_what_the_engine_is_told(engine: Engine, server: Server) -> None:

@@ -157,6 +157,7 @@ class VersionDeployer:
             deployed.image,
             memory_bytes=self._config.node_memory_bytes,
             max_answer_bytes=self._config.max_answer_bytes,
+            concurrency=min(self._config.container_concurrency, self._config.node_concurrency),
         )
         built: dict[str, Any] = msgspec.to_builtins(container)
         return built

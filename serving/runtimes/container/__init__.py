@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import base64
 import http.client
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from serving.container_engine import SETTING
-from serving.errors import Internal, InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
+from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
 from serving.frameworks import find_user_code_framework
 from serving.http_headers import answer_too_large
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
 from serving.runtimes import LoadSpec, ModelContainer, RowsFormat
-from serving.runtimes.container.running_container import RunningContainer, is_closed
+from serving.runtimes.container.connection_pool import ConnectionPool
+from serving.runtimes.container.running_container import RunningContainer
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.schema_inference import (
     INSTANCES,
@@ -31,15 +31,13 @@ from serving.runtimes.schema_inference import (
 )
 
 _MAX_SHOWN = 1000
-# Seconds after which the container may close an idle connection.
-_IDLE = 1.0
 # Seconds for a container that has closed its connection to exit.
 _END_SECONDS = 2.0
 _REFUSED, _BUSY, _FAILED = 400, frozenset({429, 503}), 500
 
 
 class ContainerRuntime:
-    """A model in a container, which gets one request at a time."""
+    """A model in a container. Several threads may use it."""
 
     # User code, of which nothing is known.
     framework = find_user_code_framework()
@@ -49,8 +47,7 @@ class ContainerRuntime:
 
     def __init__(self, running: RunningContainer) -> None:
         self._running = running
-        self._connection = running.connect()
-        self._asked_at = time.monotonic()
+        self._connections = ConnectionPool(running.connect)
 
     def input_format(self, parameters: Mapping[str, Any]) -> RowsFormat:
         """Plain values: they are passed on as they are, with all other fields of the request."""
@@ -81,7 +78,7 @@ class ContainerRuntime:
         return predictions
 
     def close(self) -> None:
-        self._connection.close()
+        self._connections.close()
         self._running.close()
 
     def make_synthetic_rows(self, count: int) -> None:
@@ -105,26 +102,18 @@ class ContainerRuntime:
 
     def _post_instances(self, body: bytes) -> tuple[int, bytes]:
         """The status and the body of its answer. Raises ModelFailed or Internal."""
-        # Servers hang up on idle connections, and nothing is sent twice.
-        if time.monotonic() - self._asked_at > _IDLE or is_closed(self._connection):
-            self._connection.close()
         try:
-            self._connection.request(
-                "POST", self._running.container.predict, body, {"Content-Type": "application/json"}
-            )
-            response = self._connection.getresponse()
-            return response.status, _read_body(response, self._running.container.max_answer_bytes)
-        except Internal:
-            self._connection.close()
-            raise
+            with self._connections.lease() as connection:
+                connection.request(
+                    "POST", self._running.container.predict, body, {"Content-Type": "application/json"}
+                )
+                response = connection.getresponse()
+                return response.status, _read_body(response, self._running.container.max_answer_bytes)
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
             # If it has exited, this process ends too, and its parent sees why.
             self._running.wait_for_exit(_END_SECONDS)
             reason = str(error) or type(error).__name__
             raise ModelFailed(f"The container did not answer: {reason}.") from error
-        finally:
-            self._asked_at = time.monotonic()
 
 
 def load(contained: ModelContainer, source: LoadSpec) -> ContainerRuntime:

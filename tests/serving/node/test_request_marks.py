@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 
 import pytest
 
@@ -16,6 +17,7 @@ from serving.node.request_marks import (
     server_timing_header,
     split_shared_memory,
 )
+from tests.bounds import HANG_SECONDS
 
 
 class Clock:
@@ -63,8 +65,34 @@ def test_a_call_raises_nothing_that_would_end_its_thread(kind: type[BaseExceptio
         raise kind("enough")
 
     mark = CallMark()
-    with pytest.raises(ModelFailed, match=f"{kind.__name__}: enough"):
-        mark.mark_calls(call)()
+    for marked in (mark.mark_calls(call), mark.mark_concurrent_calls(call)):
+        with pytest.raises(ModelFailed, match=f"{kind.__name__}: enough"):
+            marked()
+
+        assert mark.current_call == 0
+
+
+def test_the_oldest_of_several_calls_is_the_current_one() -> None:
+    """So a call that never returns shows, however many others come and go."""
+    mark = CallMark()
+    seen: list[int] = []
+    began, release = threading.Event(), threading.Event()
+
+    def call(is_long: bool) -> None:
+        seen.append(mark.current_call)
+        if is_long:
+            began.set()
+            release.wait(HANG_SECONDS)
+
+    marked = mark.mark_concurrent_calls(call)
+    thread = threading.Thread(target=marked, args=(True,))
+    thread.start()
+    assert began.wait(HANG_SECONDS)
+    for _ in range(2):
+        marked(False)
+    assert (seen, mark.current_call) == ([1, 1, 1], 1)
+    release.set()
+    thread.join(HANG_SECONDS)
 
     assert mark.current_call == 0
 

@@ -129,6 +129,7 @@ _FOLDERS = (
     "serving.runtimes.tensorflow_runtime",
     "serving.runtimes.sklearn_runtime",
     "serving.runtimes.xgboost_runtime",
+    "serving.runtimes.lightgbm_runtime",
     "serving.runtimes.onnx_runtime",
     "serving.runtimes.custom_runtime",
 )

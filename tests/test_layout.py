@@ -92,6 +92,7 @@ ROOMS: dict[str, set[str]] = {
     "serving/runtimes/container": {"serving/runtimes"},
     "serving/runtimes/custom_runtime": {"serving/predictor", "serving/runtimes"},
     "serving/runtimes/external": {"serving/predictor", "serving/runtimes"},
+    "serving/runtimes/lightgbm_runtime": {"serving/runtimes"},
     "serving/runtimes/onnx_runtime": {"serving/runtimes"},
     "serving/runtimes/sklearn_runtime": {
         "serving/acceleration",
@@ -361,6 +362,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving.node", ("serving.node.standalone",), ("starlette", "uvicorn")),
     ("serving", ("serving.transport.http_server", "serving.transport.http_connection"), ("uvicorn",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
+    ("serving", ("serving.runtimes.lightgbm_runtime",), ("lightgbm",)),
     ("serving", ("serving.runtimes.onnx_runtime",), ("onnxruntime", "onnx")),
     ("serving", (*XGBOOST, PREDICTOR), ("xgboost",)),
     ("serving", (*SKLEARN, PREDICTOR), ("sklearn",)),
@@ -507,7 +509,7 @@ def loaded_by(*starts: str) -> set[str]:
     return found
 
 
-FRAMEWORKS = ("tensorflow", "sklearn", "xgboost", "onnxruntime", "pandas", "treelite")
+FRAMEWORKS = ("tensorflow", "sklearn", "xgboost", "lightgbm", "onnxruntime", "pandas", "treelite")
 CLIENTS = ("google", "apache_beam", "grpc", "opentelemetry")
 WEB = ("starlette", "uvicorn", "httptools")
 HEAVY = (*FRAMEWORKS, *CLIENTS, "numpy", "sqlalchemy", "prometheus_client")

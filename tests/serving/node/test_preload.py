@@ -178,6 +178,22 @@ def test_the_tensorflow_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     assert found["models"]["learned"]["answer"] == {"predictions": [[2, 4]]}
 
 
+def test_the_lightgbm_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
+    """It has one thread, and so has a node that has loaded a model after the fork."""
+    import lightgbm as lgb
+
+    rows, classes = data()
+    booster = lgb.train({"verbosity": -1, "num_threads": 1}, lgb.Dataset(rows, classes), 3)
+    booster.save_model(add(tmp_path, "trees", "LIGHTGBM", rows[:1].tolist(), waking=True) / "model.txt")
+
+    found = forked("LIGHTGBM", tmp_path)
+
+    assert (found["threads"], found["models"]["trees"]["threads"]) == (1, 1)
+    assert found["models"]["trees"]["new"] == []
+    assert found["models"]["trees"]["report"]["pilot"] == "lightgbm"
+    assert found["models"]["trees"]["answer"] == {"predictions": booster.predict(rows[:1]).tolist()}
+
+
 def test_the_onnx_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     """It has one thread: onnxruntime's telemetry would be another."""
     from tests.serving.runtimes.onnx_runtime.models import make_network, write

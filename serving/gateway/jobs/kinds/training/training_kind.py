@@ -15,7 +15,12 @@ from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.child_environment import sanitize_environment
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
-from serving.gateway.catalog.training_checks import TrainingRules, parse_duration
+from serving.gateway.catalog.training_checks import (
+    TrainingRules,
+    check_training_input,
+    check_training_options,
+    parse_duration,
+)
 from serving.gateway.catalog.training_replicas import (
     ALGORITHM_PACKAGE,
     choose_algorithm_framework,
@@ -154,7 +159,9 @@ class TrainingKind(TrainingRules):
         return ()
 
     def check_settings(self, job: Job) -> None:
-        given = job.training_input or TrainingInput()
+        given, options = job.training_input or TrainingInput(), job.training_options or TrainingOptions()
+        check_training_input(given)
+        check_training_options(options)
         if master_image(given) and find_algorithm(given) is None:
             raise field_error(
                 InvalidArgument,
@@ -175,7 +182,7 @@ class TrainingKind(TrainingRules):
         if given.job_dir:
             check_local_uri(self._defaults.folders, "training_input.job_dir", given.job_dir, whole=True)
         self._defaults.interpreters.find_interpreter(given.runtime_version)
-        admission.check_fits(given, job.training_options or TrainingOptions(), self._total)
+        admission.check_fits(given, options, self._total)
 
     async def try_output(self, job: Job) -> None:
         given = job.training_input or TrainingInput()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from serving.config import ServerSettings
 from serving.errors import Unavailable
@@ -17,14 +17,38 @@ from serving.transport.content_encoding import DecompressionQueue
 from serving.transport.cross_origin import UNENFORCED_POLICY, CrossOriginPolicy
 from serving.transport.request_head import RequestHeadCache
 
-if TYPE_CHECKING:
-    from serving.transport.http_connection import HttpConnection
-
 # Ten checks a second, each of a tenth of the connections; one advances the clock by so many seconds at most.
 SLICES = 10
 _MAX_CHECK_SECONDS = 0.3
 # Idle connections are closed when more than this share of `max_connections` is in use.
 _CROWDED_SHARE = 0.9
+
+
+class LimitedConnection(Protocol):
+    """A client's connection, as far as it is limited; what the members say is in `HttpConnection`."""
+
+    held_bytes: int
+    unsent_bytes: int
+    since: float
+    body_started_at: float
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    @property
+    def read_rate(self) -> tuple[float, float]: ...
+
+    @property
+    def releasable_bytes(self) -> int:
+        """What `drop_queued_requests` frees."""
+
+    def check_timeouts(self, now: float) -> None: ...
+
+    def drop_queued_requests(self, error: Unavailable) -> None: ...
+
+    def drop_responses(self) -> None: ...
+
+    def shutdown(self) -> None: ...
 
 
 class ConnectionLimiter:
@@ -41,12 +65,12 @@ class ConnectionLimiter:
         self.max_connections = min(settings.max_connections, max_connections)
         self.max_head_bytes = settings.max_header_bytes
         self.now = 0.0  # seconds in which the event loop was not blocked, advanced at each check
-        self.arriving_bytes = 0  # the sum of `HttpConnection.held_bytes`
-        self.unsent_bytes = 0  # the sum of `HttpConnection.unsent_bytes`
+        self.arriving_bytes = 0  # the sum of `held_bytes`
+        self.unsent_bytes = 0  # the sum of `unsent_bytes`
         self.rejections: Counter[str] = Counter()  # by the setting that was exceeded
         self.head_cache = RequestHeadCache()
         self.decompressions = DecompressionQueue()
-        self._slices: list[set[HttpConnection]] = [set() for _ in range(SLICES)]
+        self._slices: list[set[LimitedConnection]] = [set() for _ in range(SLICES)]
         self._slice_index = 0
         self._last_check: float | None = None
 
@@ -54,7 +78,7 @@ class ConnectionLimiter:
     def open_connections(self) -> int:
         return sum(map(len, self._slices))
 
-    def add_connection(self, connection: HttpConnection) -> int | None:
+    def add_connection(self, connection: LimitedConnection) -> int | None:
         """The slice of a new connection, to give to `remove_connection`; None beyond `max_connections`."""
         if self.open_connections >= self.max_connections:
             self.rejections["max_connections"] += 1
@@ -63,7 +87,7 @@ class ConnectionLimiter:
         self._slices[number].add(connection)
         return number
 
-    def remove_connection(self, connection: HttpConnection, number: int) -> None:
+    def remove_connection(self, connection: LimitedConnection, number: int) -> None:
         self._slices[number].discard(connection)
 
     def check_next_slice(self, time: float) -> None:

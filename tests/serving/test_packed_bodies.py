@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from serving.transport.http_connection import HttpConnection
 from tests.serving.transport.http_connection.server import World, post, run, settle
 
 BODY = b'{"instances": [[1, 2], [3, 4]]}'
@@ -105,6 +106,7 @@ def test_a_client_that_leaves_is_not_unpacked_for() -> None:
         while not world.gate.arriving_bytes:  # noqa: ASYNC110  nobody tells of it
             await asyncio.sleep(0)
         (connection,) = (one for members in world.gate._slices for one in members)
+        assert isinstance(connection, HttpConnection)
         connection.transport.abort()
         await settle()
         assert (world.bodies, world.gone, world.gate.arriving_bytes) == ([], 1, 0)

@@ -21,6 +21,9 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
+# Threads of OpenMP wait without computing. Otherwise each of many short waits takes a processor for some
+# milliseconds: on a busy machine boosted trees took ten times as long, and ten times the CPU time.
+_WAIT_POLICY = {"OMP_WAIT_POLICY": "passive"}
 # Those that take part in collective operations, in the order of their ranks.
 _RANKED = (ReplicaRole.MASTER, ReplicaRole.WORKER)
 
@@ -98,7 +101,7 @@ def build_environment(
     restarts: int,
 ) -> dict[str, str]:
     """The environment of a replica; `restarts` is how often it has been started again."""
-    found = {name: str(threads) for name in THREAD_VARIABLES}
+    found = _WAIT_POLICY | {name: str(threads) for name in THREAD_VARIABLES}
     found |= request.environment | request.variables
     found |= {
         "CLOUD_ML_JOB_ID": request.job,

@@ -69,6 +69,7 @@ def test_devices_and_threads_are_those_of_the_replica() -> None:
     assert environment_of(SECOND_WORKER)["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "CUDA_VISIBLE_DEVICES" not in environment_of(MASTER)
     assert environment_of(MASTER)["OMP_NUM_THREADS"] == "3"
+    assert environment_of(MASTER)["OMP_WAIT_POLICY"] == "passive"
     assert environment_of(MASTER)["PILOTLIGHT_RESTART"] == "4"
 
 

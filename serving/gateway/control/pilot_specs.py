@@ -27,6 +27,8 @@ _SPARE_WARMUP = "serving.node.warmup.spare_warmup"
 # What forks replicas of training jobs.
 _TRAINING = ("training.supervisor", "training.thread_pools")
 _ENVIRONMENT = {
+    # for replicas of training jobs, see `training.cluster`; nodes have one thread
+    "OMP_WAIT_POLICY": "passive",
     "PYTHONUNBUFFERED": "1",  # for the nodes: forks inherit what the interpreter read at its start
     **FORK_ENVIRONMENT,
 }

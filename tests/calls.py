@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from serving.protocols.protos import load_message_class
+from tests.bounds import HANG_SECONDS
 
 __all__ = ["Reply", "call", "grpc", "infer_request", "load_message_class", "predict_request"]
 
@@ -31,7 +32,7 @@ def call(
     response: str,
     request: Any,
     *,
-    seconds: float = 30,
+    seconds: float = HANG_SECONDS,
     metadata: Metadata = (),
 ) -> Reply:
     """One call of a method, `package.Service/Method`; `response` is the full name of its answer."""

@@ -132,7 +132,7 @@ class Server:
         """The command lines of all processes of this server, its own among them, by pid."""
         return processes_of(self.state_dir)
 
-    def fleet(self) -> dict[str, Any]:
+    def get_status(self) -> dict[str, Any]:
         """What `GET /nodes` tells."""
         found: dict[str, Any] = self.call("GET", "/nodes").json
         return found
@@ -141,7 +141,7 @@ class Server:
         """The pids of node processes, those of one version when its full name is given."""
         return sorted(
             node["pid"]
-            for found in self.fleet()["versions"]
+            for found in self.get_status()["versions"]
             if version in ("", found["version"])
             for node in found["nodes"]
             if node["pid"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autoscaler.activator import Activator, StartEstimate
 from autoscaler.errors import NodeError
 from autoscaler.pools import Node, NodeSpec
-from tests.autoscaler.fakes import Asker, Clock, FakePatience, FakePool, settle, spec
+from tests.autoscaler.fakes import Asker, Clock, FakeDeadline, FakePool, settle, spec
 from tests.bounds import HANG_SECONDS
 
 
@@ -45,9 +45,9 @@ class World:
     clock: Clock
 
     def ask(
-        self, key: str = "v", concurrency: int = 4, size: int = 1, patience: FakePatience | None = None
+        self, key: str = "v", concurrency: int = 4, size: int = 1, deadline: FakeDeadline | None = None
     ) -> Asker:
-        return Asker(self.activator, spec(key, concurrency), size, patience)
+        return Asker(self.activator, spec(key, concurrency), size, deadline)
 
     async def asks(self, number: int, concurrency: int = 4) -> list[Asker]:
         askers = [self.ask(concurrency=concurrency) for _ in range(number)]

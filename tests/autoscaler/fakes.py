@@ -72,7 +72,7 @@ class FakePool:
         self.failure: Exception | None = None
         self.forked = True
         self.free = free
-        self.lit: list[str] = []
+        self.running_pilots: list[str] = []
         self.cpu: dict[str, float] = {}
         self.open = asyncio.Event()
         self.open.set()
@@ -108,7 +108,7 @@ class FakePool:
         return self.forked
 
     def start_pilots(self, specs: Collection[PilotSpec]) -> None:
-        self.lit = sorted(spec.key for spec in specs)
+        self.running_pilots = sorted(spec.key for spec in specs)
 
     def list_pilots(self) -> Sequence[PilotStatus]:
         return ()
@@ -171,11 +171,11 @@ class FakePool:
         node.reason = "The node ended."
         self._gone(node)
 
-    def crash(self, node: Node, reason: str = "It crashed.", *, hopeless: bool = False) -> None:
+    def crash(self, node: Node, reason: str = "It crashed.", *, is_permanent: bool = False) -> None:
         """It ends though nobody has asked it to."""
         if node.state is NodeState.READY:
             self._change(node, NodeState.DRAINING)
-        node.crashed, node.permanent_failure, node.reason = True, hopeless, reason
+        node.crashed, node.permanent_failure, node.reason = True, is_permanent, reason
         self._gone(node)
 
     def only(self, key: str = "v") -> Node:
@@ -198,15 +198,15 @@ class FakePool:
 
 
 @dataclass
-class FakePatience:
+class FakeDeadline:
     """Waits until the test says that it is over."""
 
     remaining: float = 60.0
     waiting: asyncio.Future[Node] | None = None
-    impatient: bool = False
+    expired: bool = False
 
     async def wait(self, granted: asyncio.Future[Node]) -> Node:
-        if self.impatient:
+        if self.expired:
             raise TimeoutError
         self.waiting = granted
         return await granted
@@ -222,7 +222,7 @@ class Asker:
     """A request that leases a node and keeps it until it is told to let go."""
 
     def __init__(
-        self, activator: Activator, spec: NodeSpec, size: int = 1, patience: FakePatience | None = None
+        self, activator: Activator, spec: NodeSpec, size: int = 1, deadline: FakeDeadline | None = None
     ) -> None:
         self.node: Node | None = None
         self.slot = -1
@@ -232,14 +232,14 @@ class Asker:
         self.granted = 0.0
         self.spec = spec
         self.size = size
-        self.patience = patience or FakePatience()
+        self.deadline = deadline or FakeDeadline()
         self.let_go = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._ask(activator, spec, size))
 
     async def _ask(self, activator: Activator, spec: NodeSpec, size: int) -> None:
         self.begun = True
         try:
-            async with activator.lease(spec, size, self.patience) as lease:
+            async with activator.lease(spec, size, self.deadline) as lease:
                 self.node, self.slot = lease.node, lease.slot
                 self.arrived, self.granted = lease.arrived, lease.granted
                 await self.let_go.wait()

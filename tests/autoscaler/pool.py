@@ -166,7 +166,7 @@ def descriptors() -> Counter[str]:
     return found
 
 
-async def lit(pool: LocalPool, count: int = 1) -> list[PilotStatus]:
+async def ready_pilots(pool: LocalPool, count: int = 1) -> list[PilotStatus]:
     """The pilots, once that many are lit and have a spare at hand that is our child."""
     while True:
         found = [

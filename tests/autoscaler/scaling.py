@@ -11,7 +11,7 @@ from autoscaler.pools import Node
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from autoscaler.version_scaler import VersionScaler
-from tests.autoscaler.fakes import MIB, Asker, Clock, FakePatience, FakePool, settle, spec
+from tests.autoscaler.fakes import MIB, Asker, Clock, FakeDeadline, FakePool, settle, spec
 from tests.bounds import HANG_SECONDS
 
 
@@ -68,8 +68,8 @@ class World:
         )
         return self.autoscaler.versions[key]
 
-    def ask(self, key: str = "v", *, concurrency: int = 4, patience: FakePatience | None = None) -> Asker:
-        return Asker(self.activator, spec(key, concurrency), 1, patience)
+    def ask(self, key: str = "v", *, concurrency: int = 4, deadline: FakeDeadline | None = None) -> Asker:
+        return Asker(self.activator, spec(key, concurrency), 1, deadline)
 
     async def asked(self, key: str = "v") -> Asker:
         asker = self.ask(key)
@@ -101,8 +101,8 @@ class World:
             self.pool.ready(self.pool.start(spec(key)), memory=memory)
         return list(self.pool.nodes(key))
 
-    async def crash_at_start(self, reason: str, *, hopeless: bool = False) -> None:
-        self.pool.crash(self.pool.only(), reason, hopeless=hopeless)
+    async def crash_at_start(self, reason: str, *, is_permanent: bool = False) -> None:
+        self.pool.crash(self.pool.only(), reason, is_permanent=is_permanent)
         await settle()
 
 

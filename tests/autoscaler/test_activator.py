@@ -11,7 +11,7 @@ from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, To
 from autoscaler.node_memory import Mark
 from autoscaler.pools import Node
 from tests.autoscaler.activation import World, run
-from tests.autoscaler.fakes import FakePatience, settle, spec
+from tests.autoscaler.fakes import FakeDeadline, settle, spec
 
 
 def test_a_request_wakes_its_version_and_waits() -> None:
@@ -54,7 +54,7 @@ def test_a_ready_node_is_lent_at_once() -> None:
         world.activator.meter_of(spec())
         assert world.activator.try_lease(spec()) is None
         node = await world.node()
-        entering = world.activator.lease(spec(), 1, FakePatience(impatient=True)).__aenter__()
+        entering = world.activator.lease(spec(), 1, FakeDeadline(expired=True)).__aenter__()
         with pytest.raises(StopIteration) as entered:
             entering.send(None)
 
@@ -239,14 +239,14 @@ def test_who_gives_up_in_the_moment_of_the_grant_gives_the_place_back() -> None:
     """When a wait ends with an error although the node was there."""
 
     async def main(world: World) -> None:
-        patience = FakePatience()
+        deadline = FakeDeadline()
 
         async def wait(granted: asyncio.Future[Node]) -> Node:
             await granted
             raise TimeoutError
 
-        patience.wait = wait  # type: ignore[method-assign]
-        asker = world.ask(patience=patience)
+        deadline.wait = wait  # type: ignore[method-assign]
+        asker = world.ask(deadline=deadline)
         await settle()
         node = await world.node()
 
@@ -262,7 +262,7 @@ def test_a_wait_may_raise_what_it_likes() -> None:
     """The deadline of a request is its own."""
 
     async def main(world: World) -> None:
-        refused = world.ask(patience=FakePatience(impatient=True))
+        refused = world.ask(deadline=FakeDeadline(expired=True))
         patient = world.ask()
         await settle()
         node = await world.node()
@@ -356,8 +356,8 @@ def test_who_cannot_wait_long_enough_is_told_at_once() -> None:
 
     async def main(world: World) -> None:
         world.waker.outlook = StartEstimate(8.0, "It takes 8 s.")
-        hasty = world.ask(patience=FakePatience(remaining=7.9))
-        calm = world.ask(patience=FakePatience(remaining=8.1))
+        hasty = world.ask(deadline=FakeDeadline(remaining=7.9))
+        calm = world.ask(deadline=FakeDeadline(remaining=8.1))
         await settle()
 
         assert isinstance(hasty.error, TooLateError)
@@ -374,11 +374,11 @@ def test_who_waited_in_vain_for_a_node_is_told_so() -> None:
     """Not the model was slow: there was no node of it; the outlook says why, and for how long still."""
 
     async def main(world: World) -> None:
-        patience = FakePatience()
-        asker = world.ask(patience=patience)
+        deadline = FakeDeadline()
+        asker = world.ask(deadline=deadline)
         await settle()
         world.waker.outlook = StartEstimate(3.0, "It takes 9 s.")
-        patience.end()
+        deadline.end()
         await settle()
 
         assert isinstance(asker.error, TooLateError)
@@ -394,11 +394,11 @@ def test_a_timer_that_fires_a_little_early_is_a_timer() -> None:
     """Clocks of event loops count in milliseconds."""
 
     async def main(world: World) -> None:
-        patience = FakePatience()
-        asker = world.ask(patience=patience)
+        deadline = FakeDeadline()
+        asker = world.ask(deadline=deadline)
         await settle()
-        patience.end()
-        patience.remaining = 0.0004
+        deadline.end()
+        deadline.remaining = 0.0004
         await settle()
 
         assert isinstance(asker.error, TooLateError)
@@ -411,12 +411,12 @@ def test_with_an_unknown_outlook_coming_again_makes_sense_soon() -> None:
 
     async def main(world: World) -> None:
         world.waker.outlook = StartEstimate(None, "No memory.")
-        patience = FakePatience(remaining=0.5)
-        asker = world.ask(patience=patience)
+        deadline = FakeDeadline(remaining=0.5)
+        asker = world.ask(deadline=deadline)
         await settle()
         assert world.activator.count_waiting("v") == 1
 
-        patience.end()
+        deadline.end()
         await settle()
         assert isinstance(asker.error, TooLateError)
         assert (asker.error.reason, asker.error.retry_after) == ("No memory.", 1.0)
@@ -428,11 +428,11 @@ def test_who_waited_in_vain_for_a_version_that_fails_is_told_why() -> None:
     """What the waker says last counts."""
 
     async def main(world: World) -> None:
-        patience = FakePatience()
-        asker = world.ask(patience=patience)
+        deadline = FakeDeadline()
+        asker = world.ask(deadline=deadline)
         await settle()
         world.waker.failure = StartFailedError("no such file")
-        patience.end()
+        deadline.end()
         await settle()
 
         assert asker.error is world.waker.failure
@@ -446,10 +446,10 @@ def test_who_waits_for_a_place_in_a_busy_node_runs_out_of_time_as_usual() -> Non
     async def main(world: World) -> None:
         await world.asks(1, concurrency=1)
         await world.node(concurrency=1)
-        patience = FakePatience()
-        late = world.ask(concurrency=1, patience=patience)
+        deadline = FakeDeadline()
+        late = world.ask(concurrency=1, deadline=deadline)
         await settle()
-        patience.end()
+        deadline.end()
         await settle()
 
         assert isinstance(late.error, TimeoutError)
@@ -463,10 +463,10 @@ def test_a_cancelled_request_stays_cancelled() -> None:
     """Even if its time is over: the server stops, and nobody is to be woken."""
 
     async def main(world: World) -> None:
-        patience = FakePatience()
-        asker = world.ask(patience=patience)
+        deadline = FakeDeadline()
+        asker = world.ask(deadline=deadline)
         await settle()
-        patience.remaining = 0.0
+        deadline.remaining = 0.0
         asker.task.cancel()
         await settle()
 
@@ -481,11 +481,11 @@ def test_who_is_told_the_reason_in_the_last_moment_hears_that_reason() -> None:
     """Not that there is no node, which it knows."""
 
     async def main(world: World) -> None:
-        patience = FakePatience()
-        asker = world.ask(patience=patience)
+        deadline = FakeDeadline()
+        asker = world.ask(deadline=deadline)
         await settle()
         world.activator.retire_version("v")
-        patience.remaining = 0.0
+        deadline.remaining = 0.0
         await settle()
 
         assert isinstance(asker.error, RetiredError)
@@ -501,7 +501,7 @@ def test_before_there_is_a_waker_nobody_waits() -> None:
         activator = Activator(queue_requests=1, queue_bytes=1)
         for _ in range(3):
             with pytest.raises(TooLateError):
-                await activator.lease(spec(), 1, FakePatience()).__aenter__()
+                await activator.lease(spec(), 1, FakeDeadline()).__aenter__()
         assert activator.count_waiting("v") == 0
         assert activator.meter_of(spec()).level == 0
 

@@ -97,7 +97,7 @@ class Chaos(RuleBasedStateMachine):
     @rule(data=st.data(), at_once=st.booleans())
     def run_out_of_time(self, data: st.DataObject, at_once: bool) -> None:
         asker = data.draw(st.sampled_from(self.waiting()))
-        self.act(asker.patience.end, at_once)
+        self.act(asker.deadline.end, at_once)
 
     @precondition(lambda self: len(self.nodes()) < 3)
     @rule(at_once=st.booleans())

@@ -22,7 +22,7 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.pools.timing import PoolTiming
 from tests.autoscaler import pool as pools
-from tests.autoscaler.pool import History, Main, ask, children, lit, spec
+from tests.autoscaler.pool import History, Main, ask, children, ready_pilots, spec
 from tests.bounds import HANG_SECONDS
 from tests.server import until
 
@@ -511,7 +511,7 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
         await pool.scale(spec("echo", word="a"), 0)
         await history.until(NodeState.GONE)
         if way == "forked":
-            await lit(pool)  # the next spare is at hand
+            await ready_pilots(pool)  # the next spare is at hand
         before = pools.descriptors(), len(children())
         for number in range(rounds):
             wanted = spec("echo", word="a", key=f"{number}")
@@ -520,7 +520,7 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
             await pool.scale(wanted, 0)
             await history.until(NodeState.GONE, 5 * number + 6)
         if way == "forked":
-            await lit(pool)
+            await ready_pilots(pool)
 
         def tidy() -> bool:
             return (pools.descriptors(), len(children())) == before

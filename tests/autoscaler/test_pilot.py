@@ -19,7 +19,7 @@ from autoscaler.pools import Node, NodeState, PilotSpec, PilotState
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.pools.pilot_manager import PilotPolicy
 from tests.autoscaler import pool as pools
-from tests.autoscaler.pool import PATIENT, TINY, History, ask, children, lit, pilot, run, spec
+from tests.autoscaler.pool import PATIENT, TINY, History, ask, children, pilot, ready_pilots, run, spec
 from tests.bounds import HANG_SECONDS
 from tests.server import processes_of, until
 
@@ -62,7 +62,7 @@ def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
         assert not pool.can_fork(spec("echo", pilot=heavy))
         pool.start_pilots([heavy])
         assert pool.can_fork(spec("echo", pilot=heavy))
-        await lit(pool)
+        await ready_pilots(pool)
         imports = []
         for key, its_pilot in (("forked", heavy), ("cold", None)):
             wanted = spec("preloaded:echo", key=key, pilot=its_pilot, environment=environment, word="a")
@@ -102,7 +102,7 @@ def test_a_spare_rehearses_while_it_waits(preload: Any, tmp_path: Path) -> None:
         endless = replace(own, spare_warmup="preloaded:rehearse")
         failing = replace(own, key="failing", spare_warmup="preloaded:fail")
         pool.start_pilots([endless, failing])
-        status = next(one for one in await lit(pool, 2) if one.key == endless.key)
+        status = next(one for one in await ready_pilots(pool, 2) if one.key == endless.key)
         while len(steps()) < 3:  # noqa: ASYNC110  another process writes them
             await asyncio.sleep(0.01)
         node = await start(pool, "a", endless)
@@ -120,13 +120,13 @@ def test_many_at_once() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
-        await lit(pool)
+        await ready_pilots(pool)
         nodes = await asyncio.gather(*(start(pool, f"{number}") for number in range(20)))
 
         assert all(node.forked for node in nodes)
         assert len({node.pid for node in nodes}) == 20
         assert await asyncio.gather(*(ask(node, "!") for node in nodes)) == [f"{n} !" for n in range(20)]
-        (status,) = await lit(pool)
+        (status,) = await ready_pilots(pool)
         assert status.forked == 20
 
     run(main)
@@ -167,21 +167,21 @@ def test_a_pilot_is_lit_as_long_as_it_is_asked_for() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY, other])
-        first, second = await lit(pool, 2)
+        first, second = await ready_pilots(pool, 2)
         assert (first.key, second.key) == ("other", "tiny")
         assert {first.pid, first.spare, second.pid, second.spare} <= children()
         assert (second.age or 0) >= 0
         assert 0 < (second.seconds or 0) < HANG_SECONDS
 
         pool.start_pilots([TINY])
-        (same,) = await lit(pool)
+        (same,) = await ready_pilots(pool)
         assert same.pid == second.pid
         await asyncio.to_thread(until, lambda: first.pid not in children(), "the other is out")
 
         changed = pilot("json", "tests.autoscaler.nodes")
         pool.start_pilots([changed])
-        (relit,) = await lit(pool)
-        assert relit.pid != second.pid
+        (restarted,) = await ready_pilots(pool)
+        assert restarted.pid != second.pid
         assert pool.can_fork(spec("echo", pilot=changed))
         assert not pool.can_fork(spec("echo", pilot=TINY))
 
@@ -196,7 +196,7 @@ def test_a_pilot_is_lit_by_need_and_lingers() -> None:
         assert pool.list_pilots() == []
         node = await start(pool, "a")
         assert node.forked
-        (status,) = await lit(pool)
+        (status,) = await ready_pilots(pool)
         await pool.scale(spec("echo", key="a"), 0)
         await node.gone.wait()
         again = await start(pool, "b")
@@ -264,7 +264,7 @@ def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([later])
-        (status,) = await lit(pool)
+        (status,) = await ready_pilots(pool)
         os.kill(status.pid or 0, signal.SIGUSR1)
         threads = Path(f"/proc/{status.pid}/task")
         await asyncio.to_thread(until, lambda: len(list(threads.iterdir())) == 2, "it has begun a thread")
@@ -339,7 +339,7 @@ def test_a_pilot_that_is_short_of_processes_stays_lit(preload: Any, tmp_path: Pa
         (starved,) = await history.until(NodeState.GONE)
         pid = pool.list_pilots()[0].pid
         gate.unlink()
-        (after,) = await lit(pool)
+        (after,) = await ready_pilots(pool)
         node = await start(pool, "again", scarce)
 
         assert (starved.starved, starved.forked, starved.crashed) == (True, False, True)
@@ -395,7 +395,7 @@ def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
-        (before,) = await lit(pool)
+        (before,) = await ready_pilots(pool)
         forked = await start(pool, "forked")
         os.kill(before.pid or 0, signal.SIGKILL)
         await asyncio.to_thread(
@@ -404,7 +404,7 @@ def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again() -> None:
         assert "SIGKILL" in pool.list_pilots()[0].reason
         assert not pool.can_fork(spec("echo"))
         cold = await start(pool, "cold")
-        (after,) = await lit(pool)
+        (after,) = await ready_pilots(pool)
         again = await start(pool, "again")
 
         assert after.pid != before.pid
@@ -420,7 +420,7 @@ def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
     async def main(pool: LocalPool, history: History) -> None:
         for round_ in range(3):
             pool.start_pilots([TINY])
-            (status,) = await lit(pool)
+            (status,) = await ready_pilots(pool)
             starting = [asyncio.create_task(start(pool, f"{round_}.{number}")) for number in range(5)]
             await asyncio.sleep(0.01 * round_)
             os.kill(status.pid or 0, signal.SIGKILL)
@@ -436,7 +436,7 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
-        (before,) = await lit(pool)
+        (before,) = await ready_pilots(pool)
         os.kill(before.pid or 0, signal.SIGSTOP)
         spare = await start(pool, "spare")
         begin = time.monotonic()
@@ -444,7 +444,7 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
 
         assert [node.forked for node in (spare, late)] == [True, False]
         assert time.monotonic() - begin >= 4
-        (after,) = await lit(pool)
+        (after,) = await ready_pilots(pool)
         assert after.pid != before.pid
         assert (await start(pool, "again")).forked
         assert await ask(spare, "still here") == "spare still here"
@@ -458,10 +458,10 @@ def test_a_killed_spare_is_replaced() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
-        (before,) = await lit(pool)
+        (before,) = await ready_pilots(pool)
         os.kill(before.spare or 0, signal.SIGKILL)
         await asyncio.to_thread(until, lambda: before.spare not in children(), "it is reaped")
-        (after,) = await lit(pool)
+        (after,) = await ready_pilots(pool)
 
         assert (await start(pool, "a")).forked
         assert after.pid == before.pid
@@ -475,16 +475,16 @@ def test_a_killed_spare_is_replaced() -> None:
 SERVER = """
 import asyncio, logging
 from autoscaler.pools import NodeState
-from tests.autoscaler.pool import TINY, lit, pilot, run, spec
+from tests.autoscaler.pool import TINY, ready_pilots, pilot, run, spec
 
 async def main(pool, history):
     pool.start_pilots([TINY, pilot("json", key="other")])
-    await lit(pool, 2)
+    await ready_pilots(pool, 2)
     await pool.scale(spec("brood"), 2)
     await pool.scale(spec("brood", key="cold", pilot=None), 1)
     await pool.scale(spec("deaf", key="deaf"), 1)
     await history.until(NodeState.READY, 4)
-    await lit(pool, 2)
+    await ready_pilots(pool, 2)
     await asyncio.sleep(0.3)  # the spares are past their birth
     print("ready", flush=True)
     await asyncio.sleep(600)

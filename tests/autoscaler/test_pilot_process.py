@@ -21,7 +21,7 @@ from autoscaler import linux
 from autoscaler.pilot import PilotSetup
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.processes import OrphanReaper
-from tests.autoscaler.pool import PATIENT, TINY, History, children, lit, run
+from tests.autoscaler.pool import PATIENT, TINY, History, children, ready_pilots, run
 from tests.bounds import HANG_SECONDS
 from tests.server import until
 
@@ -99,7 +99,7 @@ def test_ctrl_c_is_none_of_a_pilots_business() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
-        (status,) = await lit(pool)
+        (status,) = await ready_pilots(pool)
 
         assert os.getsid(status.pid or 0) == status.pid
         spare = status.spare or 0

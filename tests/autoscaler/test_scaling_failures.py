@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from autoscaler.errors import StartFailedError, TooLateError
-from tests.autoscaler.fakes import FakePatience, settle
+from tests.autoscaler.fakes import FakeDeadline, settle
 from tests.autoscaler.scaling import World, run
 
 
@@ -101,7 +101,7 @@ def test_a_success_after_failures_clears_them() -> None:
     async def main(world: World) -> None:
         tracked = world.track()
         await world.asked()
-        await world.crash_at_start("no such file", hopeless=True)
+        await world.crash_at_start("no such file", is_permanent=True)
         assert world.troubles == [("v", "no such file")]
 
         world.clock.advance(1.0)
@@ -125,7 +125,7 @@ def test_a_hopeless_failure_is_told_at_once() -> None:
         delays = []
         for _ in range(8):
             asker = await world.asked()
-            await world.crash_at_start("no such file", hopeless=True)
+            await world.crash_at_start("no such file", is_permanent=True)
             assert isinstance(asker.error, StartFailedError)
             assert asker.error.reason == "no such file"
             delays.append(asker.error.retry_after)
@@ -148,7 +148,7 @@ def test_a_burst_while_the_next_try_is_held_back_costs_nothing() -> None:
         await world.crash_at_start("two")
         looks, orders = world.pool.looks, len(world.pool.orders)
         askers = [world.ask() for _ in range(500)]
-        hasty = world.ask(patience=FakePatience(remaining=3.9))
+        hasty = world.ask(deadline=FakeDeadline(remaining=3.9))
         await settle()
         assert len(world.pool.orders) == orders
         assert world.pool.looks - looks == 501  # each whether there is a node, and that is all
@@ -192,7 +192,7 @@ def test_one_of_two_starts_may_fail() -> None:
         await world.look()
         first, second = world.pool.nodes("v")
         asker = await world.asked()
-        world.pool.crash(first, "no such file", hopeless=True)
+        world.pool.crash(first, "no such file", is_permanent=True)
         late = await world.asked()
         assert not asker.task.done()
         assert not late.task.done()
@@ -238,7 +238,7 @@ def test_a_version_with_a_lower_bound_is_tried_again_and_again() -> None:
         world.track(min_nodes=1)
         await world.look()
         for delay in (1, 2, 4, 8):
-            await world.crash_at_start("no such file", hopeless=True)
+            await world.crash_at_start("no such file", is_permanent=True)
             orders = len(world.pool.orders)
             await world.ticks(delay - 1)
             assert len(world.pool.orders) == orders

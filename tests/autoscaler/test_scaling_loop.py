@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import NodeState
-from tests.autoscaler.fakes import FakePatience, settle, spec
+from tests.autoscaler.fakes import FakeDeadline, settle, spec
 from tests.autoscaler.scaling import World, run
 
 # ---- to one, and back to none
@@ -82,21 +82,21 @@ def test_a_request_that_cannot_wait_so_long_starts_a_node_all_the_same() -> None
 
     async def main(world: World) -> None:
         world.track(start_seconds=8.0)
-        hasty = world.ask(patience=FakePatience(remaining=2.0))
+        hasty = world.ask(deadline=FakeDeadline(remaining=2.0))
         await settle()
         assert isinstance(hasty.error, TooLateError)
         assert hasty.error.retry_after == 8.0
         assert world.pool.orders == [("v", 1)]
 
         await world.ticks(3)
-        again = world.ask(patience=FakePatience(remaining=2.0))
+        again = world.ask(deadline=FakeDeadline(remaining=2.0))
         await settle()
         assert isinstance(again.error, TooLateError)
         assert again.error.retry_after == pytest.approx(5.0)
         await world.ticks(4)
         world.pool.ready(world.pool.only())
         await world.ticks(1)
-        third = world.ask(patience=FakePatience(remaining=2.0))
+        third = world.ask(deadline=FakeDeadline(remaining=2.0))
         await settle()
         assert third.served
         assert world.pool.orders == [("v", 1)]
@@ -155,7 +155,7 @@ def test_a_request_that_went_away_while_an_order_was_under_way_starts_a_node_too
         world.pool.open.clear()
         await world.look(301.0)
         world.pool.end(node)
-        hasty = world.ask(patience=FakePatience(remaining=2.0))
+        hasty = world.ask(deadline=FakeDeadline(remaining=2.0))
         await settle()
         assert isinstance(hasty.error, TooLateError)
 
@@ -367,7 +367,7 @@ def test_each_decision_is_told_with_its_reason() -> None:
         tracked = world.track(start_seconds=5.0)
         assert tracked.reason == "asleep: no request since the server started"
         for _ in range(3):
-            world.ask(patience=FakePatience(remaining=1.0))
+            world.ask(deadline=FakeDeadline(remaining=1.0))
         await settle()
         world.clock.advance(4.0)
         world.pool.ready(world.pool.only())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from autoscaler.errors import TooLateError
-from tests.autoscaler.fakes import MIB, FakePatience, settle
+from tests.autoscaler.fakes import MIB, FakeDeadline, settle
 from tests.autoscaler.scaling import World, run
 
 
@@ -67,13 +67,13 @@ def test_a_shortage_of_memory_is_told_by_name() -> None:
         await world.awake("busy", memory=100 * MIB)
         await world.asked("busy")
         world.free = 50 * MIB
-        patience = FakePatience(remaining=5)
-        unlucky, lucky = world.ask(patience=patience), world.ask()
+        deadline = FakeDeadline(remaining=5)
+        unlucky, lucky = world.ask(deadline=deadline), world.ask()
         await world.ticks(5)
         assert ("v", 1) not in world.pool.orders
         assert not unlucky.task.done()
 
-        patience.end()
+        deadline.end()
         await settle()
         assert isinstance(unlucky.error, TooLateError)
         assert unlucky.error.reason == (

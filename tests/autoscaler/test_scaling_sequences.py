@@ -77,7 +77,7 @@ class Chaos(RuleBasedStateMachine):
         ends: dict[str, Callable[[], object]] = {
             "let go": asker.let_go.set,
             "cancel": asker.task.cancel,
-            "give up": asker.patience.end,
+            "give up": asker.deadline.end,
         }
         self.act(ends[how])
 
@@ -88,7 +88,7 @@ class Chaos(RuleBasedStateMachine):
         if how == "ready":
             self.act(lambda: self.world.pool.ready(node, memory=100 * MIB))
         else:
-            self.act(lambda: self.world.pool.crash(node, "no", hopeless=how == "fail"))
+            self.act(lambda: self.world.pool.crash(node, "no", is_permanent=how == "fail"))
 
     @precondition(lambda self: self.in_state(NodeState.READY))
     @rule(data=st.data())

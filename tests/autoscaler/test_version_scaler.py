@@ -58,10 +58,10 @@ def test_a_failure_holds_back_until_its_time_has_come() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(0, 5000))
-def test_however_often_it_fails_the_delay_has_its_bounds(hopeless: list[bool], before: int) -> None:
+def test_however_often_it_fails_the_delay_has_its_bounds(is_permanent: list[bool], before: int) -> None:
     """A version with a lower bound may fail for months."""
     failures = StartFailures(count=before)
-    for one in hopeless:
+    for one in is_permanent:
         failures.add("why", 50.0, permanent=one)
 
         assert 0 <= failures.retry_delay(50.0) <= 60
@@ -367,10 +367,10 @@ def test_wake_ups_are_counted_by_how_they_ended() -> None:
     assert tracked.wakeups == {"ready": 1}
 
     tracked.record_decision(1, "", 0)
-    hopeless = node(NodeState.GONE)
-    hopeless.permanent_failure = True
-    tracked.record_crash(hopeless, START)
-    tracked.record_crash(hopeless, START)
+    is_permanent = node(NodeState.GONE)
+    is_permanent.permanent_failure = True
+    tracked.record_crash(is_permanent, START)
+    tracked.record_crash(is_permanent, START)
     assert tracked.wakeups == {"ready": 1, "failed": 1}
     tracked.record_decision(1, "", 0)
     tracked.record_start_failure("no process", START, starved=False)

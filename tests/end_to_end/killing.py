@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, Literal
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import jobs, models
 from tests.server import Server, running_server, until
 
@@ -90,7 +91,7 @@ class Battle:
 
         until(at_work, "workers are at work")
 
-    def check(self, name: str, folder: Path, *, seconds: float = 60) -> dict[str, Any]:
+    def check(self, name: str, folder: Path, *, seconds: float = HANG_SECONDS) -> dict[str, Any]:
         """The job once it has ended: with exactly one prediction of each good record, or clearly failed.
 
         A job that writes to gs:// is given no folder it writes to, but where its objects can be looked at:

@@ -62,7 +62,7 @@ def scaler(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Iterator[S
 
 def version(server: Server, name: str) -> dict[str, Any]:
     """What `GET /nodes` tells of one version."""
-    return next(found for found in server.fleet()["versions"] if found["version"] == name)
+    return next(found for found in server.get_status()["versions"] if found["version"] == name)
 
 
 def asleep(server: Server, name: str) -> None:
@@ -73,12 +73,12 @@ def asleep(server: Server, name: str) -> None:
 def pilot(server: Server, key: str) -> int:
     """The pid of a lit pilot."""
 
-    def lit() -> int | None:
-        pids = [found["pid"] for found in server.fleet()["pilots"] if found["pilot"] == key]
-        states = [found["state"] for found in server.fleet()["pilots"] if found["pilot"] == key]
+    def ready() -> int | None:
+        pids = [found["pid"] for found in server.get_status()["pilots"] if found["pilot"] == key]
+        states = [found["state"] for found in server.get_status()["pilots"] if found["pilot"] == key]
         return pids[0] if states == ["lit"] else None
 
-    return until(lit, f"the pilot {key} is lit")
+    return until(ready, f"the pilot {key} is lit")
 
 
 def rows(count: int) -> list[list[list[float]]]:

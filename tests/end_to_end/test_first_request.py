@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from loadtests.bench.load_clients.payload_formats import PAYLOAD_FORMATS, PayloadFormat
 from loadtests.bench.targets.servers import find_free_port
 from tests.conftest import Report
-from tests.end_to_end.test_alone import boosted, dense, linear
+from tests.end_to_end.test_node_cost import boosted, dense, linear
 from tests.server import Server, running, running_server, until
 
 pytestmark = pytest.mark.alone

@@ -129,7 +129,7 @@ def waits_in_vain(world: World) -> None:
     """A request that waits for a place in the node, until its time is out."""
     with ThreadPoolExecutor(1) as other:
         sleeping = other.submit(world.post, body_of("sleep", size=10))
-        until(lambda: '"inFlight": 1' in json.dumps(world.server.fleet()), "the node is busy")
+        until(lambda: '"inFlight": 1' in json.dumps(world.server.get_status()), "the node is busy")
         assert world.post(body_of(), headers={"x-request-timeout": "0.05"}) == 504
         assert sleeping.result() == 200
 

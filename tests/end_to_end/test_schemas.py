@@ -78,7 +78,7 @@ def test_a_version_of_an_earlier_release_is_woken_to_tell(told: dict[str, Any], 
 
 
 def woken(server: Server) -> int:
-    [version] = server.fleet()["versions"]
+    [version] = server.get_status()["versions"]
     return sum(version["wakeups"].values())
 
 

@@ -29,7 +29,7 @@ import serving.gateway.main
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
 from serving.gateway.state.store import SqliteStore
-from tests.exchanges import through
+from tests.http_requests import through
 
 async def call(app, method, path, body):
     sent, waiting = [], [{"type": "http.request", "body": body, "more_body": False}]
@@ -118,7 +118,7 @@ def test_it_is_ready_once_pilots_are_lit(tmp_path: Path) -> None:
         assert server.call("GET", "/v2/health/ready").status == 503
         assert server.predict(name, [1]).status == 200
         until(lambda: server.call("GET", "/readyz").status == 200, "it is ready")
-        assert [pilot["state"] for pilot in server.fleet()["pilots"]] == ["lit"]
+        assert [pilot["state"] for pilot in server.get_status()["pilots"]] == ["lit"]
 
 
 def test_nothing_temporary_is_left(tmp_path: Path) -> None:

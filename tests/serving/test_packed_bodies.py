@@ -19,9 +19,9 @@ GZIP, DEFLATE = b"content-encoding: gzip", b"content-encoding: deflate"
 
 
 @pytest.fixture(autouse=True)
-def by_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+def by_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     """As predictions are answered."""
-    monkeypatch.setattr(World, "by_exchanges", True, raising=False)
+    monkeypatch.setattr(World, "by_handler", True, raising=False)
 
 
 def chunked(path: bytes, body: bytes, *headers: bytes) -> bytes:

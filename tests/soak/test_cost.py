@@ -41,16 +41,16 @@ def test_ten_versions_of_tensorflow_share_their_framework(
         names = [f"{PARENT}/versions/v{number}" for number in range(10)]
         for name in names:
             server.create_version(name, deploymentUri=str(model.folder))
-        until(lambda: server.fleet()["pilots"][0]["state"] == "lit", "the pilot is lit")
+        until(lambda: server.get_status()["pilots"][0]["state"] == "lit", "the pilot is lit")
         until(lambda: not server.nodes(), "all sleep")
-        pilot = server.fleet()["pilots"][0]["proportionalBytes"]
+        pilot = server.get_status()["pilots"][0]["proportionalBytes"]
 
         replies = list(pool.map(lambda name: server.predict(name, model.instances), names))
         assert [reply.status for reply in replies] == [200] * 10
-        fleet = server.fleet()
-        awake = [node for version in fleet["versions"] for node in version["nodes"]]
+        found = server.get_status()
+        awake = [node for version in found["versions"] for node in version["nodes"]]
         assert len(awake) == 10
-        total = sum(node["proportionalBytes"] for node in awake) + fleet["pilots"][0]["proportionalBytes"]
+        total = sum(node["proportionalBytes"] for node in awake) + found["pilots"][0]["proportionalBytes"]
         report(
             f"TensorFlow: one process {one / MIB:.0f} MiB; ten versions awake and their pilot "
             f"{total / MIB:.0f} MiB ({total / one:.2f} times); all asleep {pilot / MIB:.0f} MiB"

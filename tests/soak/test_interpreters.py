@@ -61,7 +61,9 @@ def test_how_long_a_wake_up_takes(tmp_path: Path, trained: Mapping[str, Model], 
         for name, asked in {"here": {}, "there": {"runtimeVersion": "1.15"}}.items():
             version = f"{PARENT}/versions/{name}"
             server.create_version(version, deploymentUri=str(model.folder), **asked)
-            until(lambda: all(one["state"] == "lit" for one in server.fleet()["pilots"]), "pilots are lit")
+            until(
+                lambda: all(one["state"] == "lit" for one in server.get_status()["pilots"]), "pilots are lit"
+            )
             seconds = []
             for _ in range(20):
                 until(lambda version=version: not server.nodes(version), "it sleeps")  # type: ignore[misc]

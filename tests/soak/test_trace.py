@@ -61,7 +61,7 @@ def test_a_server_does_what_the_simulation_says(tmp_path: Path, report: Report, 
     with running_server(tmp_path / "state", *flags(policy), "--tick", str(size.tick)) as server:
         server.create_model(NAME.partition("/versions")[0])
         server.create_version(NAME, **models.routine(tmp_path))
-        until(lambda: server.fleet()["pilots"][0]["state"] == "lit", "the pilot is lit")
+        until(lambda: server.get_status()["pilots"][0]["state"] == "lit", "the pilot is lit")
         until(lambda: not server.nodes(), "it sleeps", seconds=3 * idle + 30)
         before = version(server)
 
@@ -117,7 +117,7 @@ def flags(policy: ScalingSpec) -> list[str]:
 
 def version(server: Server) -> dict[str, Any]:
     """What `GET /nodes` tells of the version."""
-    found: dict[str, Any] = server.fleet()["versions"][0]
+    found: dict[str, Any] = server.get_status()["versions"][0]
     return found
 
 

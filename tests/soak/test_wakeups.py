@@ -46,7 +46,8 @@ def _wake_ups(
         server.create_version(name, deploymentUri=str(model.folder))
         if how == "forked":
             until(
-                lambda: all(pilot["state"] == "lit" for pilot in server.fleet()["pilots"]), "pilots are lit"
+                lambda: all(pilot["state"] == "lit" for pilot in server.get_status()["pilots"]),
+                "pilots are lit",
             )
         seconds, timings = [], []
         for _ in range(times):

@@ -29,7 +29,7 @@ from serving.node.main import NodeArguments
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.in_process_pool import InProcessPool, Inside
 from tests.bounds import HANG_SECONDS
-from tests.exchanges import through
+from tests.http_requests import through
 
 NAME = VersionName("home", "m", "v1")
 PATH = f"/v1/{NAME}:predict"

@@ -20,7 +20,7 @@ from serving.names import ModelName, VersionName
 from serving.protocols.triton_extensions import EXTENSIONS
 from serving.resources import Model, Version, VersionState
 from tests.bounds import HANG_SECONDS
-from tests.exchanges import through
+from tests.http_requests import through
 
 SCHEMA = ModelSchema(
     "tensorflow_savedmodel",

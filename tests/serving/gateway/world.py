@@ -50,7 +50,7 @@ class FakePool:
         self._nodes: list[Node] = []
         self._started = 0
         self.forked = True
-        self.lit = [
+        self.running_pilots = [
             PilotStatus(
                 key="tabular",
                 state=PilotState.READY,
@@ -86,7 +86,7 @@ class FakePool:
         pass
 
     def list_pilots(self) -> Sequence[PilotStatus]:
-        return self.lit
+        return self.running_pilots
 
     async def wait_for_pilots(self, within: float) -> None:
         pass
@@ -139,9 +139,9 @@ class FakePool:
 
     def fail_pilot(self, reason: str) -> None:
         """The pilot is there no more."""
-        self.lit = [
+        self.running_pilots = [
             replace(
-                self.lit[0],
+                self.running_pilots[0],
                 state=PilotState.FAILED,
                 pid=None,
                 age=None,

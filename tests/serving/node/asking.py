@@ -41,12 +41,14 @@ async def ask(
     *instances: Any,
     slot: int = NO_SLOT,
     seconds: float = 60.0,
-    lone: bool = True,
+    fast_path: bool = True,
     call: RequestMetadata = DEFAULT_METADATA,
     **fields: bool,
 ) -> Reply:
     """The answer to one request."""
     asked = Asked(slot, **fields)
-    predictor.predict(asked, orjson.dumps({"instances": instances}), seconds, idle_fast_path=lone, call=call)
+    predictor.predict(
+        asked, orjson.dumps({"instances": instances}), seconds, idle_fast_path=fast_path, call=call
+    )
     predictor.start_soon()
     return await asked.reply

@@ -87,17 +87,19 @@ def predictor(runtime: Any, *, short: bool = True, **settings: Any) -> Iterator[
 
 
 @pytest.mark.parametrize(
-    ("short", "lone"), [(True, True), (True, False), (False, False)], ids=["at once", "queued", "in thread"]
+    ("short", "fast_path"),
+    [(True, True), (True, False), (False, False)],
+    ids=["at once", "queued", "in thread"],
 )
 @pytest.mark.parametrize(("value", "status"), [(1, 200), (-1, 500)], ids=["good", "bad"])
 def test_the_board_shows_which_request_the_model_works_on(
-    short: bool, lone: bool, value: int, status: int
+    short: bool, fast_path: bool, value: int, status: int
 ) -> None:
     """From just before the model sees it until it has computed or raised, wherever that happens."""
     board = bytearray(4)
     runtime = Peeking(board)
     with predictor(runtime, short=short) as asked:
-        reply = asyncio.run(ask(asked, [value], slot=2, lone=lone))
+        reply = asyncio.run(ask(asked, [value], slot=2, fast_path=fast_path))
 
     assert reply.status == status
     assert runtime.calls == [([value], b"\0\0\1\0")]
@@ -109,7 +111,7 @@ def together(runtime: Any, *requests: tuple[list[list[float]], dict[str, Any]]) 
 
     async def main() -> list[Reply]:
         return await asyncio.gather(
-            *(ask(asked, *instances, lone=False, **fields) for instances, fields in requests)
+            *(ask(asked, *instances, fast_path=False, **fields) for instances, fields in requests)
         )
 
     with predictor(runtime) as asked:
@@ -197,7 +199,7 @@ def test_nobody_is_told_who_does_not_ask() -> None:
 def test_a_request_may_bring_its_own_deadline(timeout: float, status: int) -> None:
     """In seconds, whatever the gateway says they are."""
     with predictor(Peeking(bytearray(1))) as asked:
-        reply = asyncio.run(ask(asked, [1], lone=False, seconds=timeout))
+        reply = asyncio.run(ask(asked, [1], fast_path=False, seconds=timeout))
 
     assert reply.status == status
 
@@ -211,7 +213,7 @@ def test_the_deadline_is_kept_while_the_model_computes() -> None:
         over: list[float] = []
 
         async def late(seconds: float) -> None:
-            reply = await ask(asked, [1], lone=False, seconds=seconds, never_batch=True)
+            reply = await ask(asked, [1], fast_path=False, seconds=seconds, never_batch=True)
             assert reply.status == 504
             assert "did not answer" in reply.json["error"]["message"]
             assert time.monotonic() - start >= seconds
@@ -315,7 +317,7 @@ def test_an_answer_that_cannot_be_sent_concerns_no_other(call: RequestMetadata, 
             assert not bad.reply.done()
         else:
             assert (await bad.reply).status == 500
-        assert (await ask(asked, [1], lone=False)).status == 200
+        assert (await ask(asked, [1], fast_path=False)).status == 200
 
     with predictor(Peeking(bytearray(1))) as asked:
         asyncio.run(main())
@@ -338,13 +340,15 @@ def test_each_gets_its_form_from_a_shared_call() -> None:
     assert [reply.json["predictions"] for reply in replies] == [[{"twice": 2}], [4]]
 
 
-@pytest.mark.parametrize("lone", [True, False])
-def test_an_answer_over_the_limit_is_an_error(lone: bool) -> None:
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_an_answer_over_the_limit_is_an_error(fast_path: bool) -> None:
     """That names the setting; others of the same call get theirs."""
     with predictor(Peeking(bytearray(4)), max_answer_bytes=24) as asked:
 
         async def main() -> list[Reply]:
-            return await asyncio.gather(*(ask(asked, *rows, lone=lone) for rows in ([[1]], [[1]] * 99)))
+            return await asyncio.gather(
+                *(ask(asked, *rows, fast_path=fast_path) for rows in ([[1]], [[1]] * 99))
+            )
 
         small, large = asyncio.run(main())
     assert (small.status, small.json) == (200, {"predictions": [2]})

@@ -123,7 +123,7 @@ def test_nodes_of_a_server(pilotlight: Run, server: Server, forest: str) -> None
     assert row[1:3] == ["awake", "1"]
     assert str(pid) in row
     assert "Memory in all: " in table.out
-    assert json.json.keys() == server.fleet().keys()
+    assert json.json.keys() == server.get_status().keys()
     assert json.json["gateway"]["pid"] == server.process.pid
 
 

@@ -17,7 +17,7 @@ from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
 from serving.gateway.state.store import SqliteStore
 from tests.bounds import HANG_SECONDS
-from tests.exchanges import through
+from tests.http_requests import through
 
 
 class Api:

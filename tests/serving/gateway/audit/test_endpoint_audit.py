@@ -22,7 +22,7 @@ from serving.gateway.audit.log_entry import OK_STATUS, CallStatus
 from serving.gateway.audit.log_folder import audit_log_path, list_log_files
 from serving.gateway.state.store import SqliteStore
 from tests.bounds import HANG_SECONDS
-from tests.exchanges import through
+from tests.http_requests import through
 from tests.server import running_server
 
 MODELS = "/v1/projects/p/models"

@@ -244,14 +244,14 @@ def test_the_pilots_that_versions_need_are_lit(tmp_path: Path) -> None:
     """Those of versions that are being created too, and none that nobody needs any more."""
 
     async def main(world: World) -> None:
-        assert world.pool.lit == []
+        assert world.pool.running_pilots == []
         record = version("v", state=VersionState.CREATING)
         await world.change(put, record)
-        assert world.pool.lit == ["tabular"]
+        assert world.pool.running_pilots == ["tabular"]
         await world.patch(record, state=VersionState.READY)
-        assert world.pool.lit == ["tabular"]
+        assert world.pool.running_pilots == ["tabular"]
         await world.patch(record, state=VersionState.FAILED)
-        assert world.pool.lit == []
+        assert world.pool.running_pilots == []
 
     run(tmp_path, main)
 

@@ -296,7 +296,7 @@ def test_pilots() -> None:
         assert scraped["pilotlight_pilot_memory_bytes"][key(pilot="tabular", kind="private")] > 1 << 20
 
         for state in (PilotState.STARTING, PilotState.FAILED, PilotState.STOPPED):
-            world.pool.lit = [replace(world.pool.lit[0], state=state, pid=None)]
+            world.pool.running_pilots = [replace(world.pool.running_pilots[0], state=state, pid=None)]
             scraped = await scrape(world)
             assert scraped["pilotlight_pilot_lit"] == {key(pilot="tabular"): 0}
             assert "pilotlight_pilot_memory_bytes" not in scraped

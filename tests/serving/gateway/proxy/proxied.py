@@ -40,8 +40,8 @@ from serving.transport.request import HttpRequest
 from serving.transport.request_head import RequestHead
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
 from tests.bounds import HANG_SECONDS
-from tests.exchanges import Answered, Peer
 from tests.garbage import nothing_for_the_collector
+from tests.http_requests import Answered, Peer
 
 NAME = VersionName("p", "m", "v")
 PATH = f"/v1/{NAME}:predict"

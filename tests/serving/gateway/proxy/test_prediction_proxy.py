@@ -232,7 +232,7 @@ def test_a_version_that_cannot_be_started_says_why(tmp_path: Path) -> None:
         for seconds in (b"1", b"2", b"4"):
             asking = asyncio.create_task(world.post())
             await settle()
-            world.pool.crash(world.pool.only(), "No such file: model.pkl.", hopeless=True)
+            world.pool.crash(world.pool.only(), "No such file: model.pkl.", is_permanent=True)
             answered = await asking
             assert answered.status == 503
             assert answered.headers[b"retry-after"] == seconds

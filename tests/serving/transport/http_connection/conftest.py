@@ -11,10 +11,10 @@ from tests.certificates import write_certificate
 from tests.serving.transport.http_connection.server import World
 
 
-@pytest.fixture(autouse=True, params=["application", "exchanges"])
+@pytest.fixture(autouse=True, params=["application", "handler"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients see no difference between what an application answers and what a handler of exchanges does."""
-    monkeypatch.setattr(World, "by_exchanges", request.param == "exchanges", raising=False)
+    """Clients see no difference between what an application answers and what a handler of predictions does."""
+    monkeypatch.setattr(World, "by_handler", request.param == "handler", raising=False)
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -127,7 +127,7 @@ class Client:
 class World:
     """A server whose application says the path and the length of the body, unless told to wait."""
 
-    by_exchanges: ClassVar[bool]
+    by_handler: ClassVar[bool]
     certificate: ClassVar[Path | None] = None  # a folder with one
 
     settings: ServerSettings
@@ -248,7 +248,7 @@ def run(main: Callable[[World], Awaitable[None]], settings: ServerSettings = SET
         state = ServerState()
 
         def make() -> HttpConnection:
-            handler = world if world.by_exchanges else None
+            handler = world if world.by_handler else None
             return HttpConnection(
                 world.gate, handler, config=config, server_state=state, app_state={}, _loop=loop
             )

@@ -118,7 +118,7 @@ def test_a_flood_of_upgrades_is_as_one_of_other_requests() -> None:
     async def main(world: World) -> None:
         asking = b"GET /now HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
         client = await world.sent(asking * 600)
-        count = 600 if world.by_exchanges else MAX_PIPELINED + 1  # an application answers none at once
+        count = 600 if world.by_handler else MAX_PIPELINED + 1  # an application answers none at once
         answers = await client.answers(count)
         assert [answer.body for answer in answers] == [b"/now 0"] * count
 
@@ -179,12 +179,12 @@ def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
     run(main)
 
 
-# ---- exchanges alone
+# ---- predictions alone
 
 
 def test_answers_that_nobody_reads_are_not_added_to(kind: None, wire: None) -> None:
     """The next request is begun when the client has read most of what it was sent."""
-    if not World.by_exchanges:
+    if not World.by_handler:
         return  # an application waits by itself
 
     async def main(world: World) -> None:
@@ -203,7 +203,7 @@ def test_a_handler_that_fails_is_an_internal_error(
     kind: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no more: the connection goes on."""
-    if not World.by_exchanges:
+    if not World.by_handler:
         return
 
     async def main(world: World) -> None:

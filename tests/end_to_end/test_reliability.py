@@ -206,7 +206,7 @@ def test_another_node_answers_when_one_dies(
 
 def inside(server: Server, pid: int) -> int:
     """How many requests are inside the node of this process."""
-    nodes = [node for found in server.fleet()["versions"] for node in found["nodes"]]
+    nodes = [node for found in server.get_status()["versions"] for node in found["nodes"]]
     return sum(node["inFlight"] for node in nodes if node["pid"] == pid)
 
 

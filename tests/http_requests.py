@@ -1,4 +1,4 @@
-"""Exchanges without a connection: what is answered is kept."""
+"""Requests without a connection: what is answered is kept."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def through(app: App, handler: HttpPredictionHandler) -> App:
         peer = Peer()
         length = find_header(scope, b"content-length")
         head = RequestHead(scope["method"], scope["path"], scope["headers"], length=int(length or 0))
-        exchange = HttpRequest(head, peer, client=scope["client"])
-        handler.on_request_head(exchange)
+        http_request = HttpRequest(head, peer, client=scope["client"])
+        handler.on_request_head(http_request)
         more = True
-        while more and not exchange.response_complete:
+        while more and not http_request.response_complete:
             message = await receive()
-            exchange.body += message.get("body", b"")
+            http_request.body += message.get("body", b"")
             more = message.get("more_body", False)
-        if not exchange.response_complete:
-            handler.on_request_complete(exchange)
+        if not http_request.response_complete:
+            handler.on_request_complete(http_request)
         answered = await peer.answered
         headers = list(answered.headers.items())
         await send({"type": "http.response.start", "status": answered.status, "headers": headers})

@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, folder: str) -> Iterator[Se
 
 def version(server: Server, name: str = V1) -> dict[str, Any]:
     """What /nodes tells of a version."""
-    return next(found for found in server.fleet()["versions"] if found["version"] == name)
+    return next(found for found in server.get_status()["versions"] if found["version"] == name)
 
 
 def asleep(server: Server) -> dict[str, Any]:
@@ -65,14 +65,14 @@ def metrics(server: Server, **labels: str) -> dict[str, float]:
 def test_a_version_awake_and_asleep(server: Server) -> None:
     """The processes that are told are those that run, and none is there that is not told."""
     assert server.predict(V1, ROW).status == 200
-    awake, before, fleet = version(server), metrics(server, **LABELS), server.fleet()
+    awake, before, found = version(server), metrics(server, **LABELS), server.get_status()
 
     (node,) = awake["nodes"]
     assert (awake["state"], awake["ready"], awake["queued"]) == ("awake", 1, 0)
     assert node["pid"] in server.processes()
     assert node["proportionalBytes"] >= node["privateBytes"] > 1 << 20
-    assert fleet["gateway"]["pid"] == server.process.pid
-    for pilot in fleet["pilots"]:
+    assert found["gateway"]["pid"] == server.process.pid
+    for pilot in found["pilots"]:
         assert pilot["state"] != "lit" or pilot["pid"] in server.processes()
     assert before["pilotlight_nodes"] == before["pilotlight_nodes_desired"] == 1
     assert before["pilotlight_node_memory_bytes"] > 1 << 20
@@ -149,4 +149,4 @@ def test_a_deleted_version_is_told_no_more(server: Server, folder: str) -> None:
     server.delete(other)
 
     assert metrics(server, **LABELS | {"version": "other"}) == {}
-    assert [found["version"] for found in server.fleet()["versions"]] == [V1]
+    assert [found["version"] for found in server.get_status()["versions"]] == [V1]

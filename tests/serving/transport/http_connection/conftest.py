@@ -13,7 +13,7 @@ from tests.serving.transport.http_connection.server import World
 
 @pytest.fixture(autouse=True, params=["application", "handler"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients see no difference between what an application answers and what a handler of predictions does."""
+    """Clients see no difference between answers of an application and of a handler of predictions."""
     monkeypatch.setattr(World, "by_handler", request.param == "handler", raising=False)
 
 

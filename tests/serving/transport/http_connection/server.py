@@ -168,7 +168,7 @@ class World:
         if not opened.done() or opened.cancelled():
             raise Cancelled("gone")
 
-    # The same as a handler of exchanges.
+    # The same as a handler of predictions.
 
     max_body_bytes = 1_000_000
 

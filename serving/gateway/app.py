@@ -67,7 +67,7 @@ from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, r
 from serving.gateway.proxy.routing_table import RoutingTable
 from serving.gateway.request_adapter import RequestAdapterMiddleware
 from serving.gateway.request_context import with_request_id_header
-from serving.gateway.state.records import Commit
+from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.store import StateStore
 from serving.gateway.thread_pool import ThreadPool
 from serving.http_headers import Message, Receive, Scope, Send

@@ -31,14 +31,8 @@ from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import read_json, read_resource, read_update_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
 from serving.gateway.catalog.prediction_checks import PredictionRules
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    DeploymentInfo,
-    ModelRecord,
-    StateDraft,
-    VersionRecord,
-)
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, DeploymentInfo, ModelRecord, VersionRecord
 from serving.names import (
     ModelName,
     VersionName,

@@ -22,7 +22,8 @@ from serving.gateway.jobs.log_filter import LogFilter
 from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.proxy.rate_limits import ApiRateLimits
 from serving.gateway.request_context import get_caller
-from serving.gateway.state.records import CatalogState, JobRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import check_project
 from serving.resources import Resource

@@ -15,7 +15,8 @@ from serving.gateway.api.documents.openapi_document import build_server_document
 from serving.gateway.api.query.paging import decode_page_token, encode_page_token, parse_page_size
 from serving.gateway.api.request_io import json_response
 from serving.gateway.request_context import Caller, get_caller
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import ModelName, VersionName, check_project, parse_model_or_version_name
 from serving.openapi import docs_page

@@ -19,7 +19,8 @@ from serving.gateway.catalog.lookup import address_to_name, resolve_address, res
 from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.methods import ApiMethod
 from serving.gateway.observability.prediction_stats import ModelStatistics
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.model_schema import ModelSchema
 from serving.names import ModelName, VersionName
 from serving.protocols import inference_metadata as inference

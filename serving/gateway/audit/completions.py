@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from serving.errors import RPC_CODES
 from serving.gateway.audit.log_entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
 from serving.gateway.request_context import ChangeCause
-from serving.gateway.state.records import CatalogState, JobRecord, OperationRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import JobRecord, OperationRecord
 from serving.gateway.state.store import Changes
 from serving.resources import JobState
 

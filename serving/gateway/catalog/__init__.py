@@ -19,7 +19,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from serving.errors import Unavailable
 from serving.gateway.catalog import policies
 from serving.gateway.request_context import CURRENT_CAUSE
-from serving.gateway.state.records import CatalogState, ChangeStamp, Commit, StateDraft
+from serving.gateway.state.catalog_state import CatalogState, Commit, StateDraft
+from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.store import StateStore
 
 logger = logging.getLogger(__name__)

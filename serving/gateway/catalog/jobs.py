@@ -20,15 +20,8 @@ from serving.errors import (
     field_error,
 )
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    JobKindName,
-    JobOutput,
-    JobRecord,
-    StateDraft,
-    VersionRecord,
-)
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, JobKindName, JobOutput, JobRecord, VersionRecord
 from serving.names import check_job_id, check_project
 from serving.resources import (
     Job,

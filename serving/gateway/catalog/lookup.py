@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from serving.errors import FailedPrecondition, NotFound
-from serving.gateway.state.records import CatalogState, ModelRecord, StateDraft, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.protocols.addresses import ModelAddress, choose_version, unknown_model_error
 from serving.resources import Model, Version, VersionState

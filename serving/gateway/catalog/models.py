@@ -16,7 +16,8 @@ from serving.gateway.catalog.checks import (
 )
 from serving.gateway.catalog.lookup import get_model, get_version, render_model
 from serving.gateway.catalog.operations import add_finished_operation
-from serving.gateway.state.records import CatalogState, ChangeStamp, ModelRecord, StateDraft
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, ModelRecord
 from serving.names import ModelName, VersionName, check_id, check_project
 from serving.resources import Model, Operation, resource_to_json, to_camel_case
 

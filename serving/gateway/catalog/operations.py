@@ -8,14 +8,9 @@ from typing import Any
 import msgspec
 
 from serving.errors import InvalidArgument, NotFound
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.record_indexes import operation_sort_key
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    OperationRecord,
-    StateDraft,
-    VersionRecord,
-)
+from serving.gateway.state.records import ChangeStamp, OperationRecord, VersionRecord
 from serving.names import ModelName, VersionName, check_project
 from serving.resources import Operation, OperationMetadata, RpcStatus, Version, format_timestamp
 

@@ -10,7 +10,8 @@ from serving.gateway.access.roles import JOB_OWNER, MODEL_OWNER, OPERATION_OWNER
 from serving.gateway.catalog.checks import etags_match
 from serving.gateway.catalog.jobs import get_job
 from serving.gateway.catalog.lookup import get_model
-from serving.gateway.state.records import CatalogState, ChangeStamp, PolicyRecord, StateDraft
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, PolicyRecord
 from serving.names import ModelName, check_project
 
 # The etag of a resource whose policy was never set; Google's has the same.

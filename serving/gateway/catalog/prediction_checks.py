@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION
 from serving.gateway.catalog.lookup import resolve_version
-from serving.gateway.state.records import JobKindName, StateDraft, VersionRecord
+from serving.gateway.state.catalog_state import StateDraft
+from serving.gateway.state.records import JobKindName, VersionRecord
 from serving.names import ModelName, VersionName, check_location, parse_model_or_version_name
 from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutput
 

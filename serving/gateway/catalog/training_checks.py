@@ -17,7 +17,8 @@ from serving.gateway.catalog.training_replicas import (
     master_image,
     scale_tier,
 )
-from serving.gateway.state.records import JobKindName, StateDraft, VersionRecord
+from serving.gateway.state.catalog_state import StateDraft
+from serving.gateway.state.records import JobKindName, VersionRecord
 from serving.names import check_location
 from serving.resources import (
     AcceleratorConfig,

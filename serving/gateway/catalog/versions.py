@@ -38,14 +38,8 @@ from serving.gateway.catalog.operations import (
     get_version_operation,
     with_metadata,
 )
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    DeploymentInfo,
-    StateDraft,
-    VersionRecord,
-    VersionUsage,
-)
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, DeploymentInfo, VersionRecord, VersionUsage
 from serving.names import ModelName, VersionName, check_id
 from serving.resources import (
     AutoScaling,

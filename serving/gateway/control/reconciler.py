@@ -16,7 +16,8 @@ from serving.errors import ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
 from serving.gateway.control.deployment import VersionDeployer
-from serving.gateway.state.records import Commit, VersionRecord, VersionUsage
+from serving.gateway.state.catalog_state import Commit
+from serving.gateway.state.records import VersionRecord, VersionUsage
 from serving.names import VersionName
 from serving.resources import VersionState, format_timestamp
 

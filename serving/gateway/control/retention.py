@@ -11,7 +11,8 @@ from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog
 from serving.gateway.jobs.job_queue import JobQueue
-from serving.gateway.state.records import CatalogState, ChangeStamp, StateDraft
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.sorted_index import SortedSequence
 from serving.resources import format_timestamp
 

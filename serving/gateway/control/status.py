@@ -11,7 +11,8 @@ from autoscaler.activator import Activator
 from autoscaler.pools import MemoryUsage, NodePool, NodeState, PilotStatus
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.version_scaler import VersionScaler
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.names import VersionName
 
 FORKED, COLD = "forked", "cold"

@@ -30,7 +30,8 @@ from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 from serving.gateway.jobs.time_limits import Deadline, find_deadline
-from serving.gateway.state.records import CatalogState, JobKindName, JobRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import JobKindName, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job
 

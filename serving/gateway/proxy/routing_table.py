@@ -13,7 +13,8 @@ from typing import NamedTuple
 from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
 from serving.gateway.catalog.lookup import resolve_address, resolve_version
-from serving.gateway.state.records import CatalogState, Commit, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState, Commit
+from serving.gateway.state.records import VersionRecord
 from serving.names import ModelName, VersionName, parse_model_or_version_name
 from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, RequestLoggingConfig

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from serving.gateway.state.records import JobRecord, OperationRecord
 from serving.gateway.state.sorted_index import SortedIndex, SortedSequence
-
-if TYPE_CHECKING:  # records imports this module
-    from serving.gateway.state.records import JobRecord, OperationRecord
 
 
 @dataclass(frozen=True, slots=True)

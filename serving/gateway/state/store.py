@@ -14,15 +14,14 @@ import msgspec
 import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.migrations import document_table, open_database, read_schema_version
 from serving.gateway.state.records import (
-    CatalogState,
     JobRecord,
     ModelRecord,
     OperationRecord,
     PolicyRecord,
     Record,
-    StateDraft,
     VersionRecord,
 )
 

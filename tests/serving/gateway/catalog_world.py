@@ -10,12 +10,8 @@ from serving.errors import (
     LoadFailed,
 )
 from serving.gateway.catalog import lookup, versions
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    DeploymentInfo,
-    StateDraft,
-)
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, DeploymentInfo
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version
 

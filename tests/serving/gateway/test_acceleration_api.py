@@ -24,7 +24,8 @@ from serving.acceleration_record import (
 )
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.control.deployment import VersionDeployer
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.names import VersionName
 from serving.resources import Version
 

@@ -14,7 +14,8 @@ import pytest
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway import catalog as module
 from serving.gateway.catalog import Catalog, models
-from serving.gateway.state.records import CatalogState, ModelRecord, Record
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import ModelRecord, Record
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model

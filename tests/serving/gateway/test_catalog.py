@@ -22,13 +22,8 @@ from serving.errors import (
 )
 from serving.gateway.catalog import Catalog, lookup, models, operations, versions
 from serving.gateway.catalog.checks import check_etag
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    Commit,
-    StateDraft,
-    VersionRecord,
-)
+from serving.gateway.state.catalog_state import CatalogState, Commit, StateDraft
+from serving.gateway.state.records import ChangeStamp, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState, resource_from_json, resource_to_json
 from tests.serving.gateway.catalog_world import DEPLOYED, START, V1, V2, M, World

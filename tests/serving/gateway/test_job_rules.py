@@ -25,7 +25,8 @@ from serving.errors import (
 )
 from serving.gateway.catalog import jobs, models, versions
 from serving.gateway.catalog.prediction_checks import PredictionRules, is_error_limit
-from serving.gateway.state.records import CatalogState, ChangeStamp, DeploymentInfo, JobRecord, StateDraft
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, DeploymentInfo, JobRecord
 from serving.names import ModelName, VersionName
 from serving.resources import (
     Job,

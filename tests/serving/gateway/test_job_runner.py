@@ -20,7 +20,8 @@ from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_queue import JobQueue, JobTiming
 from serving.gateway.jobs.kinds.prediction.prediction_kind import PredictionKind
-from serving.gateway.state.records import Commit, DeploymentInfo, JobRecord
+from serving.gateway.state.catalog_state import Commit
+from serving.gateway.state.records import DeploymentInfo, JobRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json

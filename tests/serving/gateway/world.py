@@ -31,7 +31,8 @@ from serving.gateway.observability.metrics import Metrics, MetricSources, Refusa
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import LogCounts
 from serving.gateway.proxy.observation import RequestTiming
-from serving.gateway.state.records import CatalogState, JobRecord, ModelRecord, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import JobRecord, ModelRecord, VersionRecord
 from serving.latency_histograms import NODE_BYTES
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState

@@ -14,7 +14,8 @@ from serving.acceleration_record import PLAIN_STRATEGY, AccelerationRecord, Dama
 from serving.gateway.api.request_io import json_response, version_name
 from serving.gateway.catalog.lookup import get_version
 from serving.gateway.control.deployment import VersionDeployer
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 
 Json = dict[str, Any]

@@ -12,7 +12,8 @@ from serving.errors import FailedPrecondition
 from serving.gateway.api.request_io import json_response, model_name, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.control.schema_registry import SchemaRegistry
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.model_schema import for_ai_platform, schema_to_json
 from serving.names import VersionName
 

@@ -15,7 +15,8 @@ from serving.errors import Cancelled, FailedPrecondition, InvalidArgument
 from serving.gateway.api.request_io import json_response, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.observability.log_reader import LogEntryHeading, LogReader
-from serving.gateway.state.records import CatalogState, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.logs.journal import LogKind
 from serving.logs.sinks.cloud_logging_entries import format_rfc3339

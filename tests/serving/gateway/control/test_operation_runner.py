@@ -12,7 +12,8 @@ from serving.errors import LoadFailed
 from serving.gateway.catalog import Catalog, lookup, models, versions
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.operation_runner import OperationRunner
-from serving.gateway.state.records import CatalogState, DeploymentInfo, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import DeploymentInfo, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState
 from tests.bounds import HANG_SECONDS

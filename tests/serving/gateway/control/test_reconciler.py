@@ -24,14 +24,8 @@ from serving.gateway.catalog import Catalog, lookup
 from serving.gateway.control import reconciler as reconciler_module
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.reconciler import Reconciler
-from serving.gateway.state.records import (
-    CatalogState,
-    ChangeStamp,
-    DeploymentInfo,
-    ModelRecord,
-    StateDraft,
-    VersionRecord,
-)
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ChangeStamp, DeploymentInfo, ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import AutoScaling, ManualScaling, Model, Version, VersionState, format_timestamp
 from tests.autoscaler.fakes import MIB, Asker, FakePool, settle

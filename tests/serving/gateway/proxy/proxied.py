@@ -26,7 +26,8 @@ from serving.gateway.observability.tracing import Tracing
 from serving.gateway.proxy.prediction_proxy import PredictionProxy, ProxiedRequest
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.routing_table import RoutingTable
-from serving.gateway.state.records import CatalogState, Commit, ModelRecord, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState, Commit
+from serving.gateway.state.records import ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from serving.transport.framing import (

@@ -9,7 +9,8 @@ from autoscaler.pools import NodeSpec
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.gateway.proxy import routing_table
 from serving.gateway.proxy.routing_table import RoutingTable
-from serving.gateway.state.records import CatalogState, Commit, ModelRecord, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState, Commit
+from serving.gateway.state.records import ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, Version, VersionState

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from serving.gateway.api.query.paging import PagedList, encode_page_token
 from serving.gateway.catalog import jobs as rules
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.persistent_map import PersistentMap
 from serving.gateway.state.record_indexes import JobIndex, OperationIndex
-from serving.gateway.state.records import CatalogState, JobRecord, OperationRecord, StateDraft
+from serving.gateway.state.records import JobRecord, OperationRecord
 from serving.gateway.state.sorted_index import SortedSequence
 from serving.resources import Job, JobState, Operation, OperationMetadata, PredictionOutput
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.gateway.state.records import CatalogState, ModelRecord, StateDraft, VersionRecord
+from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.records import ModelRecord, VersionRecord
 from serving.gateway.state.sorted_index import SortedIndex
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from serving.errors import Unavailable
+from serving.gateway.state.catalog_state import CatalogState
 from serving.gateway.state.records import (
-    CatalogState,
     DeploymentInfo,
     JobRecord,
     ModelRecord,

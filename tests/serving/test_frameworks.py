@@ -29,7 +29,7 @@ FRAMEWORK = Framework(
     extra="made-up",
     model_files=(
         ModelFile(
-            name="model.txt",
+            name="model.made",
             is_extension=True,
             recognize=lambda file: file.read_bytes().startswith(b"made up"),
             suffixes=(".made",),
@@ -99,11 +99,11 @@ def test_names_of_frameworks_are_unique() -> None:
 
 def test_a_framework_is_known_by_its_record(made_up: Framework, tmp_path: Path) -> None:
     """Nothing else has to know it: detection, checks of versions, pilots."""
-    own = write(tmp_path / "own", model_txt="made up")
-    notes = write(tmp_path / "notes", model_txt="to do", model_pkl="")
+    own = write(tmp_path / "own", model_made="made up")
+    notes = write(tmp_path / "notes", model_made="to do", model_pkl="")
 
     assert detect_framework(own, "") is made_up
-    assert find_model_file(own, made_up) == own / "model.txt"
+    assert find_model_file(own, made_up) == own / "model.made"
     assert detect_framework(notes, "").name == "SCIKIT_LEARN"
     check_version(Version(deployment_uri="/x", framework="MADE_UP"), VersionName("p", "m", "v"))
     spec = framework_pilot_spec("MADE_UP", "", {})
@@ -113,22 +113,22 @@ def test_a_framework_is_known_by_its_record(made_up: Framework, tmp_path: Path) 
 
 
 def test_two_files_are_refused_where_both_are_recognized(made_up: Framework, tmp_path: Path) -> None:
-    both = write(tmp_path / "both", model_txt="made up", model_json="{}")
-    either = write(tmp_path / "either", model_txt="to do", model_json="{}")
+    both = write(tmp_path / "both", model_made="made up", model_json="{}")
+    either = write(tmp_path / "either", model_made="to do", model_json="{}")
 
-    with pytest.raises(LoadFailed, match=r"model\.json, model\.txt\. Keep exactly one"):
+    with pytest.raises(LoadFailed, match=r"model\.json, model\.made\. Keep exactly one"):
         detect_framework(both, "")
     assert detect_framework(either, "").name == "XGBOOST"
 
 
 def test_a_file_that_nobody_recognizes_counts_alone(made_up: Framework, tmp_path: Path) -> None:
     """Loading says what is wrong with it, better than that no file was found."""
-    assert detect_framework(write(tmp_path / "alone", model_txt="to do"), "") is made_up
+    assert detect_framework(write(tmp_path / "alone", model_made="to do"), "") is made_up
 
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("best.made", "Rename best.made to model.txt."), ("best.raw", "best.raw is raw: make it up.")],
+    [("best.made", "Rename best.made to model.made."), ("best.raw", "best.raw is raw: make it up.")],
 )
 def test_a_framework_helps_with_files_that_are_nearly_its_own(
     made_up: Framework, tmp_path: Path, name: str, advice: str
@@ -139,7 +139,7 @@ def test_a_framework_helps_with_files_that_are_nearly_its_own(
     with pytest.raises(LoadFailed) as caught:
         detect_framework(tmp_path / "nearly", "")
     assert advice in caught.value.detail
-    assert "model.txt" in caught.value.detail
+    assert "model.made" in caught.value.detail
 
 
 def test_a_library_that_is_not_installed_is_asked_for(made_up: Framework, tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_a_library_that_is_not_installed_is_asked_for(made_up: Framework, tmp_pa
     with pytest.raises(
         LoadFailed, match=r"MADE_UP is not installed here .*pip install 'pilotlight\[made-up\]'"
     ):
-        load_model(LoadSpec(write(tmp_path / "model", model_txt="made up")))
+        load_model(LoadSpec(write(tmp_path / "model", model_made="made up")))
 
 
 def test_methods_are_refused_by_the_record(made_up: Framework, tmp_path: Path) -> None:
-    folder = write(tmp_path / "model", model_txt="made up")
+    folder = write(tmp_path / "model", model_made="made up")
 
     with pytest.raises(
         LoadFailed, match=r"for models of scikit-learn and XGBoost.*; one of MADE_UP has no other"

@@ -323,14 +323,26 @@ class TrainingOutput(Resource, frozen=True):
     web_access_uris: dict[str, str] = {}
 
 
+class DeploymentOptions(Resource, frozen=True):
+    """The version that a training job becomes: its ids, and the model's folder below the job's.
+
+    Without `version` it has the id of the job.
+    """
+
+    model: str = ""
+    path: str = ""
+    version: str = ""
+
+
 class TrainingOptions(Resource, frozen=True):
     """Pilotlight's own addition to a training job.
 
-    `restarts`: exit code 1 of a replica is an error that another start may mend. `threads` are those of
-    libraries in each replica, `memory_bytes` the limit of all replicas together, `env` variables that the
-    program finds.
+    `deploy` is done once the job has succeeded. `restarts`: exit code 1 of a replica is an error that another
+    start may mend. `threads` are those of libraries in each replica, `memory_bytes` the limit of all replicas
+    together, `env` variables that the program finds.
     """
 
+    deploy: DeploymentOptions | None = None
     env: dict[str, str] = {}
     memory_bytes: NumberText = ""
     restarts: bool = False

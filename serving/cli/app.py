@@ -89,6 +89,7 @@ _GROUPS: Mapping[str, _CommandGroup] = {
             "update": jobs.update_job,
             "cancel": jobs.cancel_job,
             "stream-logs": jobs.stream_logs,
+            "deploy": training.deploy_job,
             **iam.build_policy_commands("jobs", "job", "monday"),
         },
     ),

@@ -183,7 +183,9 @@ class Gateway:
             self._catalog,
             self._supervisor,
             [PredictionKind(config, environment, job_command), TrainingKind(config, environment)],
+            self._operation_runner,
             config.state_dir / "jobs",
+            max_versions=config.max_versions_per_project,
         )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)
@@ -297,6 +299,7 @@ class Gateway:
             "pilotlight.models.schema": schemas.get_model_schema,
             "pilotlight.versions.schema": schemas.get_version_schema,
             "pilotlight.jobs.progress": jobs.get_progress,
+            "pilotlight.jobs.models": jobs.list_models,
             "pilotlight.entries.list": LogEntriesApi(
                 lambda: self._catalog.state, self._jobs, self._access, self._api_limits
             ).list,

@@ -136,6 +136,43 @@ def test_a_cluster_waits_for_its_seats(tmp_path: Path, wheel: Path) -> None:
         assert server.stop() == 0
 
 
+ESTIMATOR = """
+    import argparse, pathlib, joblib
+    from sklearn.linear_model import LinearRegression
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job-dir")
+    parser.add_argument("--copies", type=int, default=1)
+    args = parser.parse_args()
+    for number in range(args.copies):
+        folder = pathlib.Path(args.job_dir, f"export{number}")
+        folder.mkdir()
+        joblib.dump(LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0]), folder / "model.joblib")
+"""
+
+
+def test_a_job_that_becomes_a_version(server: Server, tmp_path: Path) -> None:
+    """The server finds the model, deploys it, and it predicts; of several it says that it deploys none."""
+    wheel = write_wheel(tmp_path, ESTIMATOR)
+    server.create_model(f"{PARENT}/models/trained")
+    one = training_job("one_model", wheel, jobDir=str(tmp_path / "one"))
+    two = training_job("two_models", wheel, jobDir=str(tmp_path / "two"), args=["--copies", "2"])
+
+    names = [
+        submit(server, {**job, "trainingOptions": {"deploy": {"model": "trained", "version": job["jobId"]}}})
+        for job in (one, two)
+    ]
+    assert [finished(server, name)["state"] for name in names] == ["SUCCEEDED", "SUCCEEDED"]
+
+    version = f"{PARENT}/models/trained/versions/one_model"
+    until(lambda: server.call("GET", version).json.get("state") == "READY", "the version is ready")
+    assert server.predict(version, [[2.0]]).json == {"predictions": [pytest.approx(5.0)]}
+    (note,) = [text for text in texts(list_log(server, "two_models")) if "not deployed" in text]
+    assert "several models" in note
+    assert server.call("GET", f"{PARENT}/models/trained/versions/two_models").status == 404
+    models = server.call("GET", f"/jobs/{names[1]}/models").json["models"]
+    assert models == [str(tmp_path / "two" / f"export{number}") for number in range(2)]
+
+
 def test_a_folder_that_cannot_be_written(server: Server, wheel: Path) -> None:
     """The job is not queued."""
     for folder in ("/proc/pilotlight", "gs://no-such-bucket-1/out"):

@@ -13,12 +13,14 @@ from serving import config
 from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
 from serving.cli.commands.job_polling import FINAL_STATES, POLL_SECONDS, raise_job_error
+from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.common_flags import drop_none, make_absolute
 from serving.cli.flags.training_flags import ProgramFlags, ReplicaFlags
 from serving.cli.formats.value_parsers import parse_list
 from serving.config import NodeConfig
+from serving.errors import FailedPrecondition, NotFound
 
 # What gcloud uses where it cannot prompt.
 _DEFAULT_REGION = "us-central1"
@@ -84,6 +86,67 @@ def submit_training(
         return
     print_note(f"Submitted job {job_id}.")
     follow_training_job(client, output, name)
+
+
+def deploy_job(
+    client: ApiClient,
+    output: CommandOutput,
+    job: common_flags.JobArgument,
+    model: common_flags.ModelOption,
+    *,
+    version: Annotated[
+        str | None,
+        typer.Option(help="The version to create; the id of the job when left out.", show_default=False),
+    ] = None,
+    path: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="The model's folder, below that of the job; needed where there are several.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Deploy the model that a training job has made, and wait until it is ready.
+
+    The server looks for it below the job's --job-dir. A model (the resource) that does not exist is created.
+
+    Example: pilotlight jobs deploy census_1 --model census --version v1
+    """
+    from serving.gateway.jobs.kinds.training.deployment import choose_model  # noqa: PLC0415  start-up time
+
+    name = client.resolve_job_name(job)
+    found = client.call("GET", name)
+    if "trainingInput" not in found:
+        raise FailedPrecondition(f"{found['jobId']} is a prediction: it has no model.")
+    if found["state"] != "SUCCEEDED":
+        raise FailedPrecondition(
+            f"Job {found['jobId']} is {found['state']}; only one that SUCCEEDED is deployed."
+        )
+    given = found["trainingInput"]
+    models = client.get_unversioned(f"/jobs/{name}/models")["models"]
+    origin = choose_model(models, given.get("jobDir", ""), path)
+    target = client.resolve_version_name(model, version or found["jobId"])
+    parent, _, version_id = target.rpartition("/")
+    body = {
+        "name": version_id,
+        "deploymentUri": origin,
+        **{field: given[field] for field in ("runtimeVersion", "pythonVersion") if given.get(field)},
+    }
+    _create_missing_model(client, parent.rpartition("/")[0])
+    print_note(f"Deploying {origin}.")
+    operation = client.call("POST", parent, body)
+    created = wait_until_done(client, operation, f"Creating version {version_id}")
+    output.report_change(f"Created version {version_id} of model {parent.split('/')[-2]}.", created)
+
+
+def _create_missing_model(client: ApiClient, name: str) -> None:
+    parent, _, model_id = name.rpartition("/")
+    try:
+        client.call("GET", name)
+    except NotFound:
+        client.call("POST", parent, {"name": model_id})
+        print_note(f"Created model {model_id}.")
 
 
 def follow_training_job(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
-from serving.gateway.access.access_control import AccessControl, predict_permission
+from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import (
     json_response,
@@ -21,7 +20,7 @@ from serving.gateway.api.request_io import (
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_queue import JobQueue
-from serving.gateway.request_context import Caller, get_caller
+from serving.gateway.request_context import get_caller
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, resource_from_json, to_camel_case
@@ -49,7 +48,9 @@ class JobsApi:
         kind = self._job_queue.kinds[_choose_kind(job)]
         sent = extract_sent_fields(body, kind.name)
         project, caller = request.path_params["project"], get_caller(request.scope)
-        self._check_model_permissions(caller, project, kind.list_used_resources(job))
+        if self._access is not None:
+            for permission, resource in kind.list_permissions(project, job):
+                self._access.check_permission(caller, permission, resource)
         await self._job_queue.check_new_job(kind, job)
         record = await self._catalog.change(
             rules.create_job, kind, project, job, sent=sent, most=self._queue_jobs
@@ -94,11 +95,11 @@ class JobsApi:
         lines = await self._threads.run(self._job_queue.read_last_lines, record, _TAIL_LINES)
         return json_response({"state": record.job.state, **progress, "log": lines})
 
-    def _check_model_permissions(self, caller: Caller, project: str, names: Sequence[str]) -> None:
-        """The role that allows a job is on its project: a model of another project needs a role there too."""
-        for name in names:
-            if self._access is not None and not name.startswith(f"projects/{project}/"):
-                self._access.check_permission(caller, predict_permission(name), name)
+    async def list_models(self, request: Request) -> Response:
+        """`GET /jobs/…/models`: the folders with models that a training job has made."""
+        record = self._find_record(request)
+        models = await self._job_queue.kinds[record.kind].find_models(record)
+        return json_response({"models": list(models)})
 
     def _find_record(self, request: Request) -> JobRecord:
         return rules.get_job(self._catalog.state, _job_name(request))

@@ -6,6 +6,7 @@ process stopped and cleaned up, then `finish_job` ends it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -20,14 +21,17 @@ from serving.errors import (
     field_error,
 )
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
+from serving.gateway.catalog.versions import create_version
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, JobKindName, JobOutput, JobRecord, VersionRecord
-from serving.names import check_job_id, check_project
+from serving.names import ModelName, check_job_id, check_project
 from serving.resources import (
     Job,
     JobState,
+    Operation,
     PredictionOutput,
     TrainingOutput,
+    Version,
     VersionState,
     format_count,
     format_timestamp,
@@ -43,6 +47,13 @@ class SentJobFields(NamedTuple):
 
     input: Mapping[str, Any]
     options: Mapping[str, Any]
+
+
+class PlannedVersion(NamedTuple):
+    """A version that a job is to become."""
+
+    model: ModelName
+    version: Version
 
 
 class NewJobRules(Protocol):
@@ -254,6 +265,18 @@ def record_lost_attempt(draft: StateDraft, _: ChangeStamp, name: str, reason: st
 def mark_succeeded(draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput) -> JobRecord:
     """The results are complete: the job succeeds even if it was to be cancelled meanwhile."""
     return _end_job(draft, stamp, with_output(get_job(draft, name), output), JobState.SUCCEEDED)
+
+
+def mark_succeeded_and_deploy(
+    draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput, planned: PlannedVersion, *, most: int
+) -> Operation:
+    """The same, and begin to create a version of the results; see `versions.create_version` for `most`.
+
+    The version is created in the name of who submitted the job.
+    """
+    record = mark_succeeded(draft, stamp, name, output)
+    stamp = dataclasses.replace(stamp, cause=record.cause)
+    return create_version(draft, stamp, planned.model, planned.version, most=most)
 
 
 def mark_failed(

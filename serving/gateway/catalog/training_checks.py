@@ -19,10 +19,11 @@ from serving.gateway.catalog.training_replicas import (
 )
 from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import JobKindName, VersionRecord
-from serving.names import check_location
+from serving.names import check_id, check_location
 from serving.resources import (
     AcceleratorConfig,
     BuiltInAlgorithmOutput,
+    DeploymentOptions,
     Job,
     ReplicaConfig,
     Scheduling,
@@ -48,9 +49,11 @@ class TrainingRules:
     name = JobKindName.TRAINING
 
     def check_new_job(self, draft: StateDraft, job: Job) -> VersionRecord | None:
-        given = job.training_input or TrainingInput()
+        given, options = job.training_input or TrainingInput(), job.training_options or TrainingOptions()
         check_training_input(given)
-        check_training_options(job.training_options or TrainingOptions())
+        check_training_options(options)
+        if options.deploy is not None and not given.job_dir:
+            raise _input_error("job_dir", "A job whose model is deployed needs a place for it.")
         return None
 
     def build_first_output(self, job: Job) -> TrainingOutput:
@@ -106,6 +109,20 @@ def check_training_options(given: TrainingOptions) -> None:
             raise _option_error("env", f"{name!r} is no name of a variable: letters, digits and '_'.")
         if "\0" in value:
             raise _option_error("env", f"The value of {name} cannot hold a NUL character.")
+    if given.deploy is not None:
+        check_deployment(given.deploy)
+
+
+def check_deployment(given: DeploymentOptions) -> None:
+    """Check where a job's model is to go. Raises InvalidArgument."""
+    field = "training_options.deploy"
+    check_id(given.model, f"{field}.model")
+    if given.version:
+        check_id(given.version, f"{field}.version")
+    if given.path.startswith("/") or not {".", ".."}.isdisjoint(given.path.split("/")) or "*" in given.path:
+        raise field_error(
+            InvalidArgument, f"{field}.path", f"{given.path!r} is no folder below the job's, as export/1."
+        )
 
 
 def parse_duration(text: str) -> float:

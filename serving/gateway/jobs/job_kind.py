@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from serving.gateway.catalog.jobs import NewJobRules
+from serving.gateway.catalog.jobs import NewJobRules, PlannedVersion
 from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.state.records import JobOutput, JobRecord, VersionRecord
 from serving.resources import Job
@@ -90,8 +90,8 @@ class JobKind(NewJobRules, Protocol):
     def log_task(self) -> str:
         """The task, in the log, of what the processes write to their stderr."""
 
-    def list_used_resources(self, job: Job) -> Sequence[str]:
-        """The models or versions that a job uses, for which its sender needs the permission to predict."""
+    def list_permissions(self, project: str, job: Job) -> Sequence[tuple[str, str]]:
+        """What the sender of a job of a project needs besides: permissions, each with a resource."""
 
     def check_settings(self, job: Job) -> None:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not allow. Blocks."""
@@ -120,6 +120,12 @@ class JobKind(NewJobRules, Protocol):
 
     def describe_leftovers(self, record: JobRecord) -> str:
         """What may be left when the removal fails, for the owner of the job."""
+
+    async def find_models(self, record: JobRecord) -> Sequence[str]:
+        """The folders with models that a job has made. Raises a ServingError."""
+
+    async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
+        """The version that a job becomes when it succeeds, if it is to. Raises a ServingError."""
 
     def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         """Lines that processes have written elsewhere than to stderr, from a time on, in order.

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from autoscaler.supervision import Supervisor
-from serving.errors import FailedPrecondition, InvalidArgument
+from serving.errors import FailedPrecondition, InvalidArgument, ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_kind import (
@@ -31,9 +31,9 @@ from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 from serving.gateway.jobs.time_limits import Deadline, find_deadline
 from serving.gateway.state.catalog_state import CatalogState
-from serving.gateway.state.records import JobKindName, JobRecord
+from serving.gateway.state.records import JobKindName, JobOutput, JobRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.resources import Job
+from serving.resources import Job, Operation, Version
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,16 @@ class JobTiming:
     error_retry_delay: float = 10.0
 
 
+class OperationStarter(Protocol):
+    """What jobs need of operations."""
+
+    async def check_sources(self, version: Version) -> None:
+        """Raises a ServingError for files that may not be deployed."""
+
+    def begin(self, operation: Operation) -> None:
+        """Start an operation that was just committed."""
+
+
 @dataclass(slots=True)
 class _ActiveJob:
     """A job that is worked on. `stop` is set when its process is to end; `holds` if it takes up a slot."""
@@ -76,6 +86,7 @@ class JobQueue:
     """Runs queued jobs of all kinds; retries lost processes; resumes after a restart.
 
     Each job that is worked on has a task of the application's supervisor, and its own folder in `folder`.
+    Versions that jobs become are created by `operations`; a project may have `max_versions`, 0: any number.
     """
 
     def __init__(
@@ -83,13 +94,17 @@ class JobQueue:
         catalog: Catalog,
         supervisor: Supervisor,
         kinds: Iterable[JobKind],
+        operations: OperationStarter,
         folder: Path,
         *,
+        max_versions: int = 0,
         timing: JobTiming | None = None,
     ) -> None:
         self._catalog = catalog
         self._supervisor = supervisor
         self.kinds: Mapping[JobKindName, JobKind] = {kind.name: kind for kind in kinds}
+        self._operations = operations
+        self._max_versions = max_versions
         self._folder = folder
         self._threads = ThreadPool("jobs", _THREADS)
         self._timing = timing or JobTiming()
@@ -378,7 +393,8 @@ class JobQueue:
         change, name = self._catalog.change_with_retry, record.name
         match ending:
             case SucceededAttempt(output):
-                await change(rules.mark_succeeded, name, output)
+                if not await self._deploy_results(record, output):
+                    await change(rules.mark_succeeded, name, output)
             case FailedAttempt(message, output):
                 await change(rules.mark_failed, name, message, output)
             case LostProcess(reason):
@@ -388,6 +404,26 @@ class JobQueue:
                 logger.warning("%s: attempt %d is lost. %s", name, record.attempt, reason)
                 await self._threads.run(self.job_log(record).add_note, reason)
                 await change(rules.record_lost_attempt, name, reason, _MAX_LOST_ATTEMPTS)
+
+    async def _deploy_results(self, record: JobRecord, output: JobOutput) -> bool:
+        """End a job that becomes a version, and begin to create that; False if it does not become one."""
+        try:
+            planned = await self.kinds[record.kind].plan_version(record)
+            if planned is None:
+                return False
+            await self._operations.check_sources(planned.version)
+            operation = await self._catalog.change_with_retry(
+                rules.mark_succeeded_and_deploy, record.name, output, planned, most=self._max_versions
+            )
+        except ServingError as error:
+            note = f"The job's model is not deployed: {error.message}"
+            logger.warning("%s: %s", record.name, note)
+            await self._threads.run(self.job_log(record).add_note, note)
+            return False
+        self._operations.begin(operation)
+        note = f"The job's model is deployed as version {planned.version.name} of {planned.model}."
+        await self._threads.run(self.job_log(record).add_note, note)
+        return True
 
     async def _save_progress(self, record: JobRecord, running: _ActiveJob) -> None:
         attempt = running.attempt

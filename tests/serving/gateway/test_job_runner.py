@@ -24,7 +24,7 @@ from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.records import DeploymentInfo, JobRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
-from serving.resources import Job, JobState, Model, Version, resource_from_json
+from serving.resources import Job, JobState, Model, Operation, Version, resource_from_json
 from tests.bounds import HANG_SECONDS
 
 FAKE = module_command("tests.serving.gateway.fake_job")
@@ -43,6 +43,16 @@ class Disk(SqliteStore):
         super().commit(changes)
 
 
+class NoOperations:
+    """Predictions become no versions."""
+
+    async def check_sources(self, version: Version) -> None:
+        raise AssertionError(version)
+
+    def begin(self, operation: Operation) -> None:
+        raise AssertionError(operation)
+
+
 class World:
     """A catalog on disk and the jobs at work on it, as a server has them from its start to its stop."""
 
@@ -58,7 +68,7 @@ class World:
         self.config = ServeConfig(state_dir=folder / "state", **settings)
         self.kind = PredictionKind(self.config, dict(os.environ), command, grace_seconds=2.0)
         self.jobs: JobQueue = JobQueue(
-            self.catalog, self.supervisor, [self.kind], folder / "state" / "jobs", timing=pace
+            self.catalog, self.supervisor, [self.kind], NoOperations(), folder / "state" / "jobs", timing=pace
         )
 
     def _published(self, commit: Commit) -> None:

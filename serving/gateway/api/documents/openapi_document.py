@@ -215,6 +215,9 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         schema_ref("ListLogEntriesRequest"),
         object_schema({"entries": array_schema(OBJECT), "nextPageToken": STRING}),
     ),
+    "pilotlight.jobs.models": _info_operation(
+        "The folders with models that a training job has made", {"models": array_schema(STRING)}, ["models"]
+    ),
     "pilotlight.jobs.progress": _info_operation(
         "How far a job is",
         {

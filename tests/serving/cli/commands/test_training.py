@@ -22,6 +22,14 @@ text = importlib.resources.files("trainer").joinpath("greeting.txt").read_text()
 print(text.strip(), args.name, flush=True)
 """
 
+ESTIMATOR = """
+import joblib, pathlib, sys
+from sklearn.linear_model import LinearRegression
+folder = pathlib.Path(sys.argv[sys.argv.index("--job-dir") + 1]) / "model"
+folder.mkdir()
+joblib.dump(LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0]), folder / "model.joblib")
+"""
+
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
@@ -74,6 +82,23 @@ def test_a_job_of_a_file_and_flags(pilotlight: Run, tmp_path: Path) -> None:
 
     assert refused.code == 1
     assert "training_input.worker_count" in refused.err
+
+
+def test_a_job_that_is_deployed(pilotlight: Run, package: Path, tmp_path: Path) -> None:
+    """The model is made too; where there is none of the files, that is said."""
+    (package / "task.py").write_text(ESTIMATOR)
+    flags = f"--package-path {package} --module-name trainer.task --job-dir {tmp_path / 'out'}"
+    trained = pilotlight(f"jobs submit training fit {flags} --stream-logs")
+    missing = pilotlight("jobs deploy fit --model fitted --path other")
+    deployed = pilotlight("jobs deploy fit --model fitted --version v1")
+    predicted = pilotlight("predict --model fitted --json-instances -", stdin="[2.0]\n")
+
+    assert trained.code == 0, trained.err
+    assert missing.code == 1
+    assert "no model" in missing.err
+    assert deployed.code == 0, deployed.err
+    assert "Created model fitted." in deployed.err
+    assert predicted.out.strip() == "[5.0]"
 
 
 def test_the_same_source_is_the_same_wheel(package: Path, tmp_path: Path) -> None:

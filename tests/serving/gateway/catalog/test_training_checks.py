@@ -134,6 +134,10 @@ def test_what_is_refused(changes: dict[str, Any], field: str) -> None:
         ({"memoryBytes": "1G"}, "memory_bytes"),
         ({"env": {"A-B": "x"}}, "env"),
         ({"env": {"A": "\0"}}, "env"),
+        ({"deploy": {}}, "deploy.model"),
+        ({"deploy": {"model": "a b"}}, "deploy.model"),
+        ({"deploy": {"model": "m", "version": "1"}}, "deploy.version"),
+        ({"deploy": {"model": "m", "path": "../x"}}, "deploy.path"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], field: str) -> None:

@@ -13,6 +13,7 @@ from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobR
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.child_environment import sanitize_environment
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
+from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.catalog.prediction_checks import PredictionRules
 from serving.gateway.jobs.job_kind import (
     AttemptResult,
@@ -109,9 +110,13 @@ class PredictionKind(PredictionRules):
         self._defaults = JobDefaults.from_config(config)
         self._sources = TrustedSources.from_setting(config.trusted_sources)
 
-    def list_used_resources(self, job: Job) -> Sequence[str]:
+    def list_permissions(self, project: str, job: Job) -> Sequence[tuple[str, str]]:
+        """The role that allows a job is on its project: a model of another project needs a role there too."""
         given = job.prediction_input or PredictionInput()
-        return [name for name in (given.model_name or given.version_name,) if name]
+        name = given.model_name or given.version_name
+        if not name or name.startswith(f"projects/{project}/"):
+            return ()
+        return [(f"ml.{'versions' if '/versions/' in name else 'models'}.predict", name)]
 
     def check_settings(self, job: Job) -> None:
         require_beam()
@@ -143,6 +148,12 @@ class PredictionKind(PredictionRules):
     def describe_leftovers(self, record: JobRecord) -> str:
         given = record.job.prediction_input or PredictionInput()
         return f"Temporary files may be left in {given.output_path}/{JOB_FOLDER}"
+
+    async def find_models(self, record: JobRecord) -> Sequence[str]:
+        return ()
+
+    async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
+        return None
 
     def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         return iter(())

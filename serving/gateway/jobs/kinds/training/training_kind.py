@@ -15,6 +15,7 @@ from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.child_environment import sanitize_environment
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
+from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.catalog.training_checks import (
     TrainingRules,
     check_training_input,
@@ -38,6 +39,7 @@ from serving.gateway.jobs.job_kind import (
 )
 from serving.gateway.jobs.kinds.training import admission
 from serving.gateway.jobs.kinds.training.admission import Room
+from serving.gateway.jobs.kinds.training.deployment import choose_model, find_models, plan_version
 from serving.gateway.jobs.kinds.training.gpus import DeviceLender, list_devices
 from serving.gateway.jobs.kinds.training.job_dir import check_job_dir
 from serving.gateway.jobs.kinds.training.replica_log import iter_log_lines, read_last_lines
@@ -45,6 +47,7 @@ from serving.gateway.jobs.kinds.training.run_request import TrainingDefaults, bu
 from serving.gateway.jobs.log_lines import SERVICE_TASK, JobLogLine
 from serving.gateway.state.records import JobRecord, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
+from serving.names import ModelName
 from serving.resources import (
     BuiltInAlgorithmOutput,
     Job,
@@ -155,8 +158,9 @@ class TrainingKind(TrainingRules):
         )
         self._threads = ThreadPool("job folders", _THREADS)
 
-    def list_used_resources(self, job: Job) -> Sequence[str]:
-        return ()
+    def list_permissions(self, project: str, job: Job) -> Sequence[tuple[str, str]]:
+        deploy = (job.training_options or TrainingOptions()).deploy
+        return () if deploy is None else [("ml.versions.create", str(ModelName(project, deploy.model)))]
 
     def check_settings(self, job: Job) -> None:
         given, options = job.training_input or TrainingInput(), job.training_options or TrainingOptions()
@@ -220,6 +224,19 @@ class TrainingKind(TrainingRules):
 
     def describe_leftovers(self, record: JobRecord) -> str:
         return ""
+
+    async def find_models(self, record: JobRecord) -> Sequence[str]:
+        given = record.job.training_input or TrainingInput()
+        if not given.job_dir:
+            return ()
+        return await find_models(given.job_dir, self._defaults.folders, self.environment)
+
+    async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
+        given, options = record.job.training_input, record.job.training_options
+        if given is None or options is None or options.deploy is None:
+            return None
+        models = await self.find_models(record)
+        return plan_version(record, options.deploy, choose_model(models, given.job_dir, options.deploy.path))
 
     def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         return iter_log_lines(folder / "logs", since)

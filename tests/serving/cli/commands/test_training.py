@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_a_job_that_is_deployed(pilotlight: Run, package: Path, tmp_path: Path) 
     assert "no model" in missing.err
     assert deployed.code == 0, deployed.err
     assert "Created model fitted." in deployed.err
-    assert predicted.out.strip() == "[5.0]"
+    assert json.loads(predicted.out) == [pytest.approx(5.0)]
 
 
 def test_the_same_source_is_the_same_wheel(package: Path, tmp_path: Path) -> None:

@@ -121,7 +121,6 @@ _FORMATS |= {"endTime": "google-datetime", "lastUseTime": "google-datetime"}
 _FORMATS |= {"lastMigrationTime": "google-datetime"}
 # Fields of Google's messages that ours lack or have in another form: `fields=` may name them.
 _OF_GOOGLE: Mapping[type[msgspec.Struct], Json] = {
-    Job: {"trainingInput": _MAP, "trainingOutput": _MAP},
     Operation: {"metadata": _MAP},
     RpcStatus: {"details": {"type": "array", "items": _MAP}},
 }

@@ -549,7 +549,10 @@ async def _handle_wrong_method(request: Request, _: Exception) -> Response:
 
 
 async def _handle_internal_error(request: Request, error: Exception) -> Response:
-    return _render_error(request, find_shortage(error) or Internal("Internal error encountered."))
+    response = _render_error(request, find_shortage(error) or Internal("Internal error encountered."))
+    # Starlette raises the error once more, for the log, and uvicorn then closes the connection.
+    response.headers["connection"] = "close"
+    return response
 
 
 def _render_error(request: Request, error: ServingError) -> Response:

@@ -18,7 +18,7 @@ from serving.artifacts import package_cache
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.storage import ArtifactFetcher, HeldEntry
-from serving.errors import ServingError, Unavailable
+from serving.errors import ModelError, ServingError, Unavailable
 from training.messages import TrainingFailure, TrainingRequest
 
 # Modules that every program finds.
@@ -93,7 +93,9 @@ class ProgramBuilder:
             )
             result = InstallResult(digest)
         except ServingError as error:
-            result = InstallResult(failed=TrainingFailure(error.status, error.message))
+            # Nothing is to be loaded here: what a model's error says without its category.
+            message = error.detail if isinstance(error, ModelError) else error.message
+            result = InstallResult(failed=TrainingFailure(error.status, message))
         self._result_file.write_bytes(msgspec.json.encode(result))
 
     def read_installed(self) -> Program | TrainingFailure:

@@ -101,7 +101,7 @@ def _install_packages(
             compatible = packages.find_compatible_python(archives, work, timeout)
             if compatible is None:
                 raise
-            raise LoadFailed(f"{error.message} {_advise_runtime(compatible, runtime_version)}") from error
+            raise LoadFailed(f"{error.detail} {_advise_runtime(compatible, runtime_version)}") from error
         return ()
     try:
         return packages.install_packages(archives, work / _PACKAGES, timeout).warnings
@@ -112,7 +112,7 @@ def _install_packages(
         except LoadFailed as error:
             compatible = packages.find_compatible_python(archives, work, timeout)
             raise LoadFailed(
-                f"{conflict.message} An environment of its own failed too: {error.message} "
+                f"{conflict.detail} An environment of its own failed too: {error.detail} "
                 f"{_advise_runtime(compatible, runtime_version)}"
             ) from error
     return (_ISOLATED_WARNING,)
@@ -134,14 +134,11 @@ def _advise_runtime(compatible: packages.CompatiblePython | None, runtime_versio
     return (
         f"For Python {compatible.python} there is {', '.join(compatible.requirements)}: "
         f"{_format_runtime_command(runtime_version, options)}{place}. If the packages do not need these "
-        "versions in order to predict, let them accept the server's."
+        "versions, let them accept the server's."
     )
 
 
 def _format_runtime_command(runtime_version: str, options: str) -> str:
     if runtime_version:
-        return f"`pilotlight runtimes add {runtime_version} {options}`, and create the version again"
-    return (
-        f"`pilotlight runtimes add VERSION {options}`, and create the version with that VERSION as its "
-        "runtimeVersion"
-    )
+        return f"`pilotlight runtimes add {runtime_version} {options}`, and try again"
+    return f"`pilotlight runtimes add VERSION {options}`, and try again with that VERSION as runtimeVersion"

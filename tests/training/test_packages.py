@@ -65,7 +65,9 @@ def test_an_archive_that_cannot_be_built_fails_the_job(tmp_path: Path) -> None:
         failed = job.finish().failed
 
     assert failed is not None
-    assert "user-0.1.tar.gz failed to install: ZeroDivisionError" in failed.message
+    assert failed.message.startswith(
+        "User-provided package user-0.1.tar.gz failed to install: ZeroDivisionError"
+    )
     assert job.replica_events() == []
 
 

@@ -31,10 +31,12 @@ _MAIN = "from serving.cli import main; main()"
 
 def until(found: Callable[[], T | None], what: str, *, seconds: float = HANG_SECONDS) -> T:
     """What `found` returns once it is true; the test fails when that takes longer than `seconds`."""
-    deadline = time.monotonic() + seconds
+    begin = time.monotonic()
     while not (result := found()):
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.02)
+        waited = time.monotonic() - begin
+        assert waited < seconds, f"after {seconds} s still not: {what}"
+        # Less often after a while: to ask a server takes it and the test time that others need.
+        time.sleep(min(0.02 + waited / 20, 0.1))
     return result
 
 

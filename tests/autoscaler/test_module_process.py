@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
+
 # Leads a group of two; both have the same output.
 PROGRAM = """
 import subprocess, time
@@ -68,5 +70,5 @@ def test_a_child_ends_with_its_lifeline(tmp_path: Path, stopped: bool) -> None:
             child.send_signal(signal.SIGSTOP)
         os.close(lifeline)
 
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(HANG_SECONDS) == -signal.SIGKILL
         assert child.stdout.read() == b""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Answer, Emulator, Front, running_front
 from tests.end_to_end import jobs
 from tests.end_to_end.killing import Battle, Victim, battle
@@ -56,7 +57,7 @@ def test_a_half_published_result_is_never_called_whole(
     uri = f"gs://{emulator_server.bucket('kills')}/out"
     moving, dead = hold_second_move(front)
     name = field.submit("halved", uri)
-    assert moving.wait(40)
+    assert moving.wait(HANG_SECONDS)
     half = jobs.names(emulator_server, uri)
     state = jobs.get(field.server, name)["state"]
 
@@ -83,9 +84,9 @@ def hold_second_move(front: Front) -> tuple[threading.Event, threading.Event]:
             answered = forward()
             moved.set()
             return answered
-        moved.wait(60)
+        moved.wait(HANG_SECONDS)
         waits.set()
-        goes.wait(60)
+        goes.wait(HANG_SECONDS)
         return Answer(503)  # nobody is there any more to read it
 
     front.answer = answer

@@ -198,7 +198,7 @@ def test_a_call_under_way_is_answered_before_the_end(node: Server, channel: grpc
     request = infer_request("m", [1.0])
     asking = threading.Thread(target=lambda: told.append(call(channel, *INFER, request)))
     asking.start()
-    while node.lines.get(timeout=30) != "sleeping\n":
+    while node.lines.get(timeout=HANG_SECONDS) != "sleeping\n":
         pass
     node.process.send_signal(signal.SIGTERM)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Answer, Emulator, Front, running_front
 from tests.end_to_end import jobs, models
 from tests.server import Server, running_server, until
@@ -130,7 +131,7 @@ def test_a_creation_outlives_a_storage_that_hangs(
     front.answer = hang
     try:
         operation = server.begin_version(name, deploymentUri=uri)
-        assert asked.wait(60)
+        assert asked.wait(HANG_SECONDS)
         front.answer = works if seconds > 30 else hang
         over.wait(seconds)
         assert server.predict(VERSION, ROWS).status == 200

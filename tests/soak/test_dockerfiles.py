@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from serving.container_platform import MODEL_MOUNT
+from tests.bounds import HANG_SECONDS
 from tests.conftest import Report
 from tests.dockerfile import ROOT, build, read
 from tests.soak.models import Model
@@ -68,4 +69,4 @@ def test_a_container_predicts(
             assert (answer.status_code, list(answer.json())) == (200, ["predictions"])
         finally:
             process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(HANG_SECONDS) == 0

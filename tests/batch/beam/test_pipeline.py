@@ -36,6 +36,7 @@ from batch.records.input_shards import Shard, Split
 from serving.artifacts.storage import FileInfo, FileStore
 from serving.runtimes import LoadSpec, load_model
 from tests.batch.models import X, build_sklearn, build_xgboost
+from tests.bounds import HANG_SECONDS
 from tests.server import until
 from tests.written import as_written
 
@@ -419,7 +420,7 @@ class Running:
 
     def wait(self) -> int:
         """Its exit code, once all its processes are gone; they may take five seconds."""
-        code = self.process.wait(60)
+        code = self.process.wait(HANG_SECONDS)
         until(lambda: not self._group(), f"no process is left: {self._group()}")
         for reader in self._readers:
             reader.join()

@@ -173,7 +173,7 @@ class FakeRunner(PipelineRunner):
         return str(PipelineState.CANCELLED if self.cancelled else PipelineState.DONE)
 
     def wait_until_finish(self) -> None:
-        assert self.asked.wait(10)
+        assert self.asked.wait(HANG_SECONDS)
 
     def metrics(self) -> FakeRunner:
         return self

@@ -39,7 +39,7 @@ class Flaky:
         self.asked += 1
         if self.fails:
             raise Unavailable("locked")
-        assert self.may_go.wait(20)
+        assert self.may_go.wait(HANG_SECONDS)
 
     def close(self) -> None:
         pass

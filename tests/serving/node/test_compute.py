@@ -8,6 +8,7 @@ import pytest
 
 from serving.node.batcher import BatchOutcome
 from serving.node.compute import INLINE_BELOW_SECONDS, AdaptiveExecutor
+from tests.bounds import HANG_SECONDS
 
 
 class Clock:
@@ -75,11 +76,11 @@ def test_a_model_is_not_used_in_two_places_at_a_time() -> None:
 
     def work() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(HANG_SECONDS)
 
     async def main() -> None:
         place.run_other_work(work)
-        assert begun.wait(10)
+        assert begun.wait(HANG_SECONDS)
         place.record_duration(INLINE_BELOW_SECONDS / 2)
         place.run_other_work(lambda: names.append(threading.current_thread().name))
         go_on.set()

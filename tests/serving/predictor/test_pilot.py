@@ -20,6 +20,7 @@ import pytest
 from serving.predictor import PROGRAM, pilot_command
 from serving.runtimes.external import predictor_process
 from serving.runtimes.external.predictor_process import PredictorProcess
+from tests.bounds import HANG_SECONDS
 from tests.server import until
 
 
@@ -175,7 +176,7 @@ def test_the_end_of_the_server_is_the_end_of_a_pilot(pilot: Pilot) -> None:
     """It ends when its link is closed."""
     pilot.link.close()
 
-    assert pilot.process.wait(10) == 0
+    assert pilot.process.wait(HANG_SECONDS) == 0
 
 
 def test_a_pilot_with_threads_says_that_it_must_not_fork(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_a_pilot_with_threads_says_that_it_must_not_fork(tmp_path: Path) -> None
         told = json.loads(link.recv(1000))
 
     assert "2 in all" in told["failed"]
-    assert process.wait(10) == 1
+    assert process.wait(HANG_SECONDS) == 1
 
 
 def _gone(pid: int) -> bool:

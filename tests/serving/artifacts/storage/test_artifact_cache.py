@@ -27,7 +27,7 @@ def test_two_processes_download_once(emulator: Emulator, front: Front, tmp_path:
 
     def answer(path: str, forward: Callable[[], Answer]) -> Answer:
         if "prefix=" in path:
-            both.wait(30)
+            both.wait(HANG_SECONDS)
         elif "alt=media" in path:
             # Long enough for the other process to come to the lock.
             time.sleep(0.3)
@@ -55,12 +55,12 @@ def test_a_killed_fetch_leaves_no_rubbish_for_long(
     def answer(path: str, forward: Callable[[], Answer]) -> Answer:
         if "%2F3?" in path:
             half_way.set()
-            killed.wait(30)
+            killed.wait(HANG_SECONDS)
         return forward()
 
     front.answer = answer
     process = fetching(tmp_path, uri, "never")
-    assert half_way.wait(30)
+    assert half_way.wait(HANG_SECONDS)
     process.kill()
     process.communicate()
     killed.set()
@@ -90,12 +90,12 @@ def test_a_running_fetch_is_not_swept(
     def answer(path: str, forward: Callable[[], Answer]) -> Answer:
         if "alt=media" in path:
             asked.set()
-            go.wait(30)
+            go.wait(HANG_SECONDS)
         return forward()
 
     front.answer = answer
     process = fetching(tmp_path, uri, "model")
-    assert asked.wait(30)
+    assert asked.wait(HANG_SECONDS)
     storage.fetch(str(make(tmp_path / "other", {"x": b"x"})), tmp_path / "other copy")
     go.set()
     process.communicate(timeout=HANG_SECONDS)

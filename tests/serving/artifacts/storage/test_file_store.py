@@ -17,6 +17,7 @@ from serving.errors import (
     NotFound,
     Unavailable,
 )
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 from tests.serving.artifacts.storage.places import MIB, Place
 
@@ -275,7 +276,7 @@ def test_of_many_claims_on_disk_one_wins(files: FileStore, tmp_path: Path) -> No
     both = threading.Barrier(8)
 
     def claim(number: int) -> bool:
-        both.wait(30)
+        both.wait(HANG_SECONDS)
         return files.create_if_absent(f"{tmp_path}/claim", str(number).encode())
 
     with ThreadPoolExecutor(8) as pool:

@@ -12,6 +12,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.bounds import HANG_SECONDS
 from tests.training.jobs import is_alive
 
 PROGRAM = """
@@ -91,7 +92,7 @@ def test_an_interrupt_ends_all(package: Path) -> None:
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         os.kill(running.pid, signal.SIGINT)
 
-        assert running.wait(20) == 128 + signal.SIGINT
+        assert running.wait(HANG_SECONDS) == 128 + signal.SIGINT
     assert len(children) == 4
     assert not any(is_alive(int(pid)) for pid in children)
 

@@ -23,6 +23,7 @@ from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.tracing import RequestTrace, Tracing
 from serving.gateway.proxy.node_client import NodeReply
 from serving.http_headers import Scope
+from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.collector import Collector, attributes, collecting
 from tests.serving.gateway.proxy.test_server_timing import make_lease
 
@@ -47,7 +48,7 @@ def _over(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "traces-close":
-            thread.join(10)
+            thread.join(HANG_SECONDS)
             assert not thread.is_alive()
 
 

@@ -177,8 +177,11 @@ def exit_on_error() -> Iterator[None]:
     """End the program with the message of an expected error."""
     try:
         yield
-    except (ServingError, xgboost.core.XGBoostError) as error:
-        sys.exit(str(error))
+    except ServingError as error:
+        sys.exit(error.message)
+    except xgboost.core.XGBoostError as error:
+        # The stack of XGBoost's own code says nothing to who wrote the flags.
+        sys.exit(" ".join(str(error).partition("\nStack trace:")[0].split()))
 
 
 if __name__ == "__main__":

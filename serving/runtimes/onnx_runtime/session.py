@@ -111,7 +111,7 @@ def _describe_unknown_standard_op(found: re.Match[str]) -> str:
 def _describe_missing_kernel(found: re.Match[str]) -> str:
     return (
         f"uses the operator {found[1]} in a version ({found[2]}) or with types for which onnxruntime "
-        f"{onnxruntime.__version__} has no implementation on CPUs. Export the model with an older opset, or "
+        f"{onnxruntime.__version__} has no implementation on CPUs. Export the model with another opset, or "
         "with types such as float."
     )
 

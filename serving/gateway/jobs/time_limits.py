@@ -25,5 +25,9 @@ def find_deadline(record: JobRecord, limits: TimeLimits) -> Deadline | None:
     )
     if not seconds:
         return None
+    try:
+        time = datetime.datetime.fromisoformat(since) + datetime.timedelta(seconds=seconds)
+    except OverflowError:  # after the year 9999
+        return None
     reason = f"The job was cancelled: it {verb} for longer than scheduling.{field} allows, {seconds:g}s."
-    return Deadline(datetime.datetime.fromisoformat(since) + datetime.timedelta(seconds=seconds), reason)
+    return Deadline(time, reason)

@@ -33,3 +33,10 @@ def test_waiting_counts_from_creation_and_running_from_the_first_time() -> None:
     assert "waited for longer than scheduling.maxWaitTime allows, 1800s" in waiting.reason
     assert running.time == datetime.datetime(2030, 1, 1, 1, 1, 30, tzinfo=datetime.UTC)
     assert "ran for longer than scheduling.maxRunningTime allows, 90s" in running.reason
+
+
+def test_a_limit_beyond_the_calendar_is_none() -> None:
+    limits = TimeLimits(waiting=999_999_999_999.0, running=999_999_999_999.0)
+
+    assert find_deadline(record(), limits) is None
+    assert find_deadline(record(RUNNING), limits) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from decimal import Decimal
+from urllib.parse import unquote
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION, check_image_name
@@ -36,8 +37,9 @@ _MAX_PACKAGES, _MAX_COUNT = 100, 1000
 _MAX_PRIORITY, _MIN_WAIT_SECONDS = 1000, 1800
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".whl", ".tar.bz2", ".tar")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s")
-_COUNT = re.compile(r"\d{1,4}")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
+_COUNT = re.compile(r"[0-9]{1,4}")
+_BYTES = re.compile(r"[0-9]{1,18}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The groups beside the master, by their fields.
 _GROUPS = ("worker", "parameter_server", "evaluator")
@@ -102,8 +104,8 @@ def check_training_options(given: TrainingOptions) -> None:
     """Raises InvalidArgument with the field."""
     if given.threads < 0:
         raise _option_error("threads", f"It must be 0 (a fair share) or more; {given.threads} is not.")
-    if given.memory_bytes and not given.memory_bytes.isdecimal():
-        raise _option_error("memory_bytes", f"{given.memory_bytes!r} is no number of bytes.")
+    if given.memory_bytes and not _BYTES.fullmatch(given.memory_bytes):
+        raise _option_error("memory_bytes", f"{given.memory_bytes!r} is no number of up to 18 digits.")
     for name, value in given.env.items():
         if not _VARIABLE.fullmatch(name):
             raise _option_error("env", f"{name!r} is no name of a variable: letters, digits and '_'.")
@@ -298,6 +300,8 @@ def _check_job_dir(given: TrainingInput) -> None:
 
 
 def _check_uri(field: str, uri: str) -> None:
+    if "\0" in unquote(uri):
+        raise _input_error(field, f"{uri!r} cannot hold a NUL character.")
     scheme, separator, rest = uri.partition("://")
     if separator and scheme not in {"gs", "file"}:
         raise _input_error(

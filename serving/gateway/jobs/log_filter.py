@@ -130,6 +130,8 @@ def _parse_nanoseconds(text: str) -> int:
     zone = "+00:00" if zone in (None, "Z", "z") else zone
     try:
         moment = datetime.datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+        # Raises for what is not between the years 1 and 9999 in UTC.
+        moment = moment.astimezone(datetime.UTC)
         return int(moment.timestamp()) * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
     except (ValueError, OverflowError):
         raise _invalid_filter(f"{text[:100]!r} is no time like 2026-01-31T12:00:00Z.") from None

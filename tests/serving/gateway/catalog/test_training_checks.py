@@ -118,6 +118,9 @@ def test_what_is_taken(changes: dict[str, Any]) -> None:
         ({"jobDir": "out"}, "job_dir"),
         ({"jobDir": "gs:///out"}, "job_dir"),
         ({"jobDir": "gs://b/*"}, "job_dir"),
+        ({"jobDir": "/tmp/a\0b"}, "job_dir"),
+        ({"jobDir": "file:///tmp/a%00b"}, "job_dir"),
+        ({"packageUris": ["/tmp/a\0b.whl"]}, "package_uris"),
         ({"hyperparameters": {"maxTrials": 2}}, "hyperparameters"),
         ({"args": ["a\0b"]}, "args"),
     ],
@@ -132,6 +135,7 @@ def test_what_is_refused(changes: dict[str, Any], field: str) -> None:
     [
         ({"threads": -1}, "threads"),
         ({"memoryBytes": "1G"}, "memory_bytes"),
+        ({"memoryBytes": "9" * 5000}, "memory_bytes"),
         ({"env": {"A-B": "x"}}, "env"),
         ({"env": {"A": "\0"}}, "env"),
         ({"deploy": {}}, "deploy.model"),

@@ -56,6 +56,7 @@ def test_a_line_is_meant(rest: str, wanted: bool) -> None:
         ('resource.labels.job_id="a" OR severity>=ERROR', "whose log"),
         (JOB + ' AND timestamp>"yesterday"', "no time"),
         (JOB + ' AND timestamp>"9999-99-99T00:00:00Z"', "no time"),
+        (JOB + ' AND timestamp>"9999-12-31T23:59:59-14:00"', "no time"),
         (JOB + " AND severity>LOUD", "severity"),
         (JOB + " AND (", "Cannot read"),
         (JOB + " AND a=b" * 300, "over 200 parts"),

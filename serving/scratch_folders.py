@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import tempfile
@@ -24,7 +25,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         os.close(lock)
 
 
@@ -46,7 +47,7 @@ def _remove_if_unlocked(folder: Path) -> None:
     try:
         if os.fstat(descriptor).st_uid == os.geteuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     finally:
         os.close(descriptor)
 
@@ -68,3 +69,34 @@ def _make_locked_folder(purpose: str) -> tuple[Path, int]:
 
 def _open_folder(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and, as far as possible, all in it. Nobody may write there meanwhile.
+
+    Of any depth: `shutil.rmtree` calls itself, and opens a file, for each level.
+    """
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_dir() and not folder.is_symlink():
+        with contextlib.suppress(OSError):
+            _flatten_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flatten_folder(folder: Path) -> None:
+    """Move all folders below those in a folder into a new one in it. Raises OSError."""
+    pending, numbers = _list_folders(folder), itertools.count()
+    flat = tempfile.mkdtemp(dir=folder)
+    while pending:
+        for inner in _list_folders(pending.pop()):
+            moved = Path(flat, str(next(numbers)))
+            with contextlib.suppress(OSError):
+                pending.append(inner.rename(moved))
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    """Those directly in it, without links."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from serving.scratch_folders import remove_folder
 from training import child, forked_program
 from training.cluster import PortReservation, Replica, build_environment
 from training.job_processes import JobProcesses, OnExit, RunningProcess
@@ -46,7 +46,7 @@ class ReplicaLauncher:
         """Start a replica in an empty folder of its own, at its address; raises OSError."""
         environment = self._build_environment(replica, restarts)
         folder = Path(self._request.scratch_dir, "replicas", replica.task)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         folder.mkdir(parents=True)
         self._ports.release(replica)
         return self._processes.start(lambda: self._become_program(environment, folder), replica.task, on_exit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.scratch_folders import make_scratch_folder, scratch_folder, sweep_scratch
+from serving.scratch_folders import make_scratch_folder, remove_folder, scratch_folder, sweep_scratch
 
 _OWNER = """
 import sys, tempfile
@@ -100,3 +101,23 @@ def test_a_place_that_is_gone_is_swept_without_complaint(place: Path) -> None:
     """A cleaner may have been there before."""
     place.rmdir()
     sweep_scratch()
+
+
+def test_a_folder_of_any_depth_is_removed(tmp_path: Path) -> None:
+    """What links in it lead to stays."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    elsewhere.mkdir()
+    folder.mkdir()
+    level = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=level)
+        os.symlink(elsewhere, "link", dir_fd=level)
+        inner = os.open("d", os.O_RDONLY, dir_fd=level)
+        os.close(level)
+        level = inner
+    os.close(level)
+
+    remove_folder(folder)
+
+    assert not folder.exists()
+    assert elsewhere.exists()

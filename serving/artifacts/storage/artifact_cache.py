@@ -22,6 +22,7 @@ from typing import IO, TypeVar
 from serving.artifacts.storage.file_system import FileInfo
 from serving.artifacts.storage.gcs import MAX_CONCURRENT_REQUESTS
 from serving.artifacts.storage.local_files import copy_content, sync_to_disk
+from serving.scratch_folders import remove_folder
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -113,12 +114,12 @@ class ArtifactCache:
         with self._lock_entry(digest):
             if not entry.is_dir():
                 partial = self._partial / digest
-                shutil.rmtree(partial, ignore_errors=True)
+                remove_folder(partial)
                 partial.mkdir()
                 try:
                     make(partial)
                 except BaseException:
-                    shutil.rmtree(partial, ignore_errors=True)
+                    remove_folder(partial)
                     raise
                 self._evict_entries(_folder_size(partial))
                 os.sync()  # its files are too many to flush one by one
@@ -145,16 +146,16 @@ class ArtifactCache:
 
     def _remove_entry(self, entry: Path) -> None:
         doomed = self._partial / entry.name
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_folder(doomed)
         entry.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_folder(doomed)
 
     def _remove_leftovers(self) -> None:
         """Remove partial entries of processes that have died."""
         for partial in self._partial.iterdir():
             with self._lock_entry(partial.name, wait=False) as held:
                 if held:
-                    shutil.rmtree(partial, ignore_errors=True)
+                    remove_folder(partial)
 
     @contextmanager
     def _lock_entry(self, name: str, *, wait: bool = True) -> Iterator[bool]:
@@ -185,7 +186,7 @@ def _copy_tree(source: Path, destination: Path) -> None:
         shutil.copystat(file, target)
 
     partial = _partial_of(destination)
-    shutil.rmtree(partial, ignore_errors=True)
+    remove_folder(partial)
     shutil.copytree(source, partial, symlinks=True, copy_function=copy_with_metadata)
     partial.rename(destination)
     sync_to_disk(destination.parent)
@@ -215,7 +216,7 @@ def _partial_of(destination: Path) -> Path:
 def _copy_all(
     sources: Mapping[str, T], copy: Callable[[T, Path], None], partial: Path, destination: Path
 ) -> None:
-    shutil.rmtree(partial, ignore_errors=True)
+    remove_folder(partial)
     for folder in {(partial / name).parent for name in sources}:
         folder.mkdir(parents=True, exist_ok=True)
 

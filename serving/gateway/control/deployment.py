@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import functools
 import json
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -49,6 +48,7 @@ from serving.logs.sinks.writer_options import folder_of_address as log_folder
 from serving.predictor import interpreters
 from serving.predictor.interpreters import InterpreterRegistry
 from serving.resources import AutoScaling, Version
+from serving.scratch_folders import remove_folder
 
 NODE_ENTRY = "serving.node.main:start"
 
@@ -262,7 +262,7 @@ class VersionDeployer:
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files; requests in flight finish first."""
         await self.stop(record)
-        await self._threads.run(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
+        await self._threads.run(remove_folder, self._folder / record.uid)
 
     async def stop(self, record: VersionRecord) -> None:
         """Stop a version's nodes and wait until they are gone."""
@@ -273,7 +273,7 @@ class VersionDeployer:
         if self._folder.is_dir():
             for leftover in self._folder.iterdir():
                 if leftover.name not in uids:
-                    shutil.rmtree(leftover, ignore_errors=True)
+                    remove_folder(leftover)
 
     def _check_sources(self, version: Version) -> None:
         require_engine(self._engine, version)

@@ -7,7 +7,6 @@ import datetime
 import heapq
 import logging
 import operator
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from serving.gateway.state.catalog_state import CatalogState
 from serving.gateway.state.records import JobKindName, JobOutput, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, Operation, Version
+from serving.scratch_folders import remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class JobQueue:
         ended = {record.uid: record.has_ended for record in state.jobs.values()}
         for folder in self._folder.iterdir():
             if folder.name not in ended:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
             elif ended[folder.name]:
                 self._remove_work_files(folder.name)
 
@@ -189,7 +189,7 @@ class JobQueue:
 
     async def remove_logs(self, uids: Iterable[str]) -> None:
         for uid in uids:
-            await self._threads.run(shutil.rmtree, self._folder / uid, ignore_errors=True)
+            await self._threads.run(remove_folder, self._folder / uid)
 
     # ---- time limits
 
@@ -468,7 +468,7 @@ class JobQueue:
             if entry.name in _KEPT_FILES:
                 continue
             if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_folder(entry)
             else:
                 entry.unlink(missing_ok=True)
 

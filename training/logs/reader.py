@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,14 +98,34 @@ def _find_first(folder: Path, segments: Sequence[Segment], after: LogPosition) -
 def _read_segment(folder: Path, segment: Segment, after: LogPosition) -> Iterator[LogEntry]:
     """The whole lines of a segment from before the position on; none if it was dropped meanwhile."""
     try:
-        file = (folder / segment.file_name).open("rb")
-    except FileNotFoundError:
+        file = open_segment(folder, segment)
+    except OSError:
         return
     with file:
         _seek_before(file, after)
         for line in file:
-            if line.endswith(b"\n"):
-                yield _DECODER.decode(line)
+            if (entry := decode_line(line)) is not None:
+                yield entry
+
+
+def open_segment(folder: Path, segment: Segment) -> BinaryIO:
+    """Raises OSError, also for what is no regular file: programs can write here. A pipe is not waited for."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+    file = open(folder / segment.file_name, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is no regular file", segment.file_name)
+    return file
+
+
+def decode_line(line: bytes) -> LogEntry | None:
+    """None for a line that is not whole, or that no writer has left so, as after a loss of power."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _seek_before(file: BinaryIO, after: LogPosition) -> None:
@@ -113,8 +135,8 @@ def _seek_before(file: BinaryIO, after: LogPosition) -> None:
         middle = (low + high) // 2
         file.seek(middle)
         file.readline()
-        line = file.readline()
-        if line.endswith(b"\n") and position_of(_DECODER.decode(line)) <= after:
+        entry = decode_line(file.readline())
+        if entry is not None and position_of(entry) <= after:
             low = middle
         else:
             high = middle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def every_second() -> Callable[[], datetime.datetime]:
 
 def texts(folder: Path, **query: object) -> list[str]:
     return [entry.text for entry in read_entries(folder, LogQuery(**query))]  # type: ignore[arg-type]
+
+
+def test_what_no_writer_has_left_so_is_skipped(tmp_path: Path, log: JobLogWriter) -> None:
+    log.write(MASTER, [("INFO", "a")])
+    (segment,) = tmp_path.iterdir()
+    with segment.open("ab") as file:
+        file.write(b'{"time":"20\\0\\0\n{}\n\xff\n')
+    log.write(MASTER, [("INFO", "b")])
+    os.mkfifo(tmp_path / "0.pipe.1.000000.jsonl")
+    (tmp_path / "0.folder.1.000000.jsonl").mkdir()
+    (tmp_path / "0.link.1.000000.jsonl").symlink_to(segment)
+
+    assert texts(tmp_path) == ["a", "b"]
 
 
 def test_entries_of_all_tasks_come_in_order(tmp_path: Path, log: JobLogWriter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import heapq
 import time
@@ -9,11 +10,16 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from serving.gateway.jobs.log_lines import JobLogLine
 from training.logs.entries import LogEntry, Segment, list_segments
-from training.logs.reader import LogPosition, LogQuery, position_of, read_entries
+from training.logs.reader import (
+    LogPosition,
+    LogQuery,
+    decode_line,
+    open_segment,
+    position_of,
+    read_entries,
+)
 
 # After a page the thread releases the interpreter to others.
 _PAGE_LINES, _YIELD_SECONDS = 5000, 0.0005
@@ -26,7 +32,9 @@ def iter_log_lines(folder: Path, since: int) -> Iterator[JobLogLine]:
     position = LogPosition(format_time(since)) if since > 0 else LogPosition()
     while True:
         entries = read_entries(folder, LogQuery(after=position, limit=_PAGE_LINES))
-        yield from map(parse_entry, entries)
+        for entry in entries:
+            with contextlib.suppress(ValueError):  # a time or an id of the program's own
+                yield parse_entry(entry)
         if len(entries) < _PAGE_LINES:
             return
         position = position_of(entries[-1])
@@ -38,7 +46,7 @@ def read_last_lines(folder: Path, count: int) -> list[str]:
     newest: dict[tuple[int, str, int], Segment] = {}
     for segment in list_segments(folder):
         newest[segment.stream] = segment
-    tails = [_read_tail(folder / segment.file_name, count) for segment in newest.values()]
+    tails = [_read_tail(folder, segment, count) for segment in newest.values()]
     merged = heapq.merge(*tails, key=position_of)
     return [f"{entry.task}: {entry.text}" for entry in deque(merged, maxlen=count)]
 
@@ -57,12 +65,12 @@ def format_time(micros: int) -> str:
     return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
 
 
-def _read_tail(file: Path, count: int) -> list[LogEntry]:
+def _read_tail(folder: Path, segment: Segment, count: int) -> list[LogEntry]:
     try:
-        with file.open("rb") as log:
+        with open_segment(folder, segment) as log:
             start = max(0, log.seek(0, 2) - _TAIL_BYTES)
             log.seek(start)
-            lines = log.read().split(b"\n")[bool(start) : -1]
-    except FileNotFoundError:  # dropped meanwhile
+            lines = log.read().splitlines(keepends=True)[bool(start) :]
+    except OSError:  # dropped meanwhile
         return []
-    return [msgspec.json.decode(line, type=LogEntry) for line in lines[-count:]]
+    return [entry for entry in map(decode_line, lines[-count:]) if entry is not None]

@@ -31,7 +31,7 @@ $(CLIENTS)/.ready: tests/clients/requirements.txt
 	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-demo: $(READY)   ## deploy one model of each kind, predict with them, run a batch job
+demo: $(READY)   ## train as a job, deploy one model of each kind, predict with them, run a batch job
 	@$(BIN)/pilotlight demo
 
 test: $(READY) $(CLIENTS)/.ready ## run the tests (minutes)

@@ -1,5 +1,7 @@
 """`pilotlight demo`: deploys a model of every kind and checks its predictions, online and batch.
 
+The server itself trains the scikit-learn model, as a job; the others are trained before it starts.
+
 `pip install pilotlight[all,dev]` brings all parts of it; those that are not installed are left out.
 """
 
@@ -26,13 +28,16 @@ from serving.scratch_folders import scratch_folder
 if TYPE_CHECKING:
     import httpx
 
-# Kinds of models; `train_models` has a function for each. It is not imported: it loads the frameworks.
-KINDS = ("scikit-learn", "xgboost", "tensorflow", "custom")
+# Kinds of models that `train_models` has a function for. It is not imported: it loads the frameworks.
+KINDS = ("xgboost", "tensorflow", "custom")
+JOB_KIND = "scikit-learn"
 PROJECT = "demo"
 BUCKET = "demo-models"
 _TIMEOUT_SECONDS = 180.0
 _IDLE_SECONDS = 3
 _BATCH_RECORDS = 1000
+_JOB_ROWS = 5
+_TRAINING_JOB, _BATCH_JOB = "demo_training", "demo_batch"
 _COMMAND = "from serving.cli import main; main()"
 
 
@@ -60,7 +65,7 @@ class TrainedModel:
 
 
 def demo() -> None:
-    """Deploy a model of each kind, predict, let them scale to zero and start again, run a batch job.
+    """Train a model as a job, deploy one of each kind, predict, scale to zero and back, run a batch job.
 
     Nothing stays behind. Exits with 0 only if every prediction was right.
 
@@ -81,16 +86,17 @@ def demo() -> None:
         ):
             _print_step(f"Server at {server}, files in {bucket.description}")
             google = _create_google_client(server) if "googleapiclient" in installed else None
+            _submit_training(plain, folder, bucket)
             for model in trained:
                 _deploy_model(plain, model, _build_version_fields(model, bucket))
-                _check_http(plain, model)
-                if google is not None:
-                    _check_google_client(google, model)
+                _check_online(plain, google, model)
+            trained.insert(0, _wait_for_training(plain, folder))
+            _check_online(plain, google, trained[0])
             _wait_for_scale_to_zero(plain)
             for model in trained:
                 _check_cold_start(plain, model)
             if "apache_beam" in installed:
-                _check_batch(plain, trained[kinds.index("xgboost")], bucket)
+                _check_batch(plain, next(model for model in trained if model.kind == "xgboost"), bucket)
             _print_example(server, trained[0])
     _print_step(
         f"All predictions were right ({time.monotonic() - started:.0f} s). Start your own server with"
@@ -126,9 +132,12 @@ def _train_models(folder: Path, kinds: Iterable[str]) -> list[TrainedModel]:
         _, errors = child.communicate()
         if child.returncode != 0:
             raise Internal(f"Training the {kind} model failed: {errors.strip().splitlines()[-1:]}")
-        expected = json.loads((folder / kind / "expected.json").read_text())
-        trained.append(TrainedModel(kind, folder / kind, **expected))
+        trained.append(_read_model(kind, folder / kind))
     return trained
+
+
+def _read_model(kind: str, folder: Path) -> TrainedModel:
+    return TrainedModel(kind, folder, **json.loads((folder / "expected.json").read_text()))
 
 
 class _FileStore(Protocol):
@@ -234,8 +243,6 @@ def _run_server(state: Path, bucket: _FileStore) -> Generator[str]:
 
 def _build_version_fields(model: TrainedModel, bucket: _FileStore) -> dict[str, Any]:
     """The fields that name a version's files: some models lie in the bucket, some on disk."""
-    if model.kind == "scikit-learn":
-        return {"deploymentUri": _upload_folder(model.folder / "model", model.name, bucket)}
     if model.kind != "custom":
         return {"deploymentUri": str(model.folder / "model")}
     archive = next(model.folder.glob("*.tar.gz"))
@@ -274,6 +281,55 @@ def _call_api(plain: httpx.Client, method: str, path: str, body: Any = None) -> 
     return answer
 
 
+def _submit_training(plain: httpx.Client, folder: Path, bucket: _FileStore) -> None:
+    """Start the job whose model the server deploys by itself; its program comes out of the bucket."""
+    from serving.cli.demo import training_job  # noqa: PLC0415  only this command needs it: start-up time
+
+    name, wheel = training_job.build_program(folder / "program")
+    model = JOB_KIND.replace("-", "_")
+    _call_api(plain, "POST", f"projects/{PROJECT}/models", {"name": model})
+    training_input = {
+        "region": "us-central1",
+        "packageUris": [bucket.put(f"packages/{name}", wheel)],
+        "pythonModule": training_job.MODULE,
+        "args": ["--rows", str(_JOB_ROWS)],
+        "jobDir": str(folder / "job"),
+    }
+    body = {
+        "jobId": _TRAINING_JOB,
+        "trainingInput": training_input,
+        "trainingOptions": {"deploy": {"model": model, "version": "v1"}},
+    }
+    _call_api(plain, "POST", f"projects/{PROJECT}/jobs", body)
+
+
+def _wait_for_training(plain: httpx.Client, folder: Path) -> TrainedModel:
+    """What the job has trained, once its version is ready."""
+    start = time.monotonic()
+    _wait_for_job(plain, _TRAINING_JOB)
+    model = _read_model(JOB_KIND, folder / "job")
+    name = f"{_format_model_name(model)}/versions/v1"
+    while (state := _call_api(plain, "GET", name)["state"]) == "CREATING":
+        if time.monotonic() - start > _TIMEOUT_SECONDS:
+            raise Internal(f"The version of the training job is {state} after {_TIMEOUT_SECONDS:.0f} s.")
+        time.sleep(0.2)
+    if state != "READY":
+        raise Internal(f"The version of the training job is {state}.")
+    _print_step(f"{model.kind}: trained by the job {_TRAINING_JOB}, and deployed from {folder / 'job'}")
+    return model
+
+
+def _wait_for_job(plain: httpx.Client, job_id: str) -> None:
+    """Raises Internal if it does not succeed."""
+    start = time.monotonic()
+    while (job := _call_api(plain, "GET", f"projects/{PROJECT}/jobs/{job_id}"))["state"] != "SUCCEEDED":
+        if job["state"] in {"FAILED", "CANCELLED"}:
+            raise Internal(f"The job {job_id} is {job['state']}: {job.get('errorMessage')}")
+        if time.monotonic() - start > _TIMEOUT_SECONDS:
+            raise Internal(f"The job {job_id} took over {_TIMEOUT_SECONDS:.0f} s.")
+        time.sleep(0.2)
+
+
 def _deploy_model(plain: httpx.Client, model: TrainedModel, fields: dict[str, Any]) -> None:
     start = time.monotonic()
     _call_api(plain, "POST", f"projects/{PROJECT}/models", {"name": model.name})
@@ -287,6 +343,13 @@ def _deploy_model(plain: httpx.Client, model: TrainedModel, fields: dict[str, An
     if "error" in operation:
         raise Internal(operation["error"]["message"])
     _print_step(f"{model.kind}: deployed from {fields['deploymentUri']} in {time.monotonic() - start:.1f} s")
+
+
+def _check_online(plain: httpx.Client, google: Any, model: TrainedModel) -> None:
+    """`google` is Google's client, or None."""
+    _check_http(plain, model)
+    if google is not None:
+        _check_google_client(google, model)
 
 
 def _check_http(plain: httpx.Client, model: TrainedModel) -> None:
@@ -337,15 +400,9 @@ def _check_batch(plain: httpx.Client, model: TrainedModel, bucket: _FileStore) -
         "outputPath": bucket.build_uri("batch/output"),
         "region": "us-central1",
     }
-    body = {"jobId": "demo_batch", "predictionInput": prediction_input}
-    job = _call_api(plain, "POST", f"projects/{PROJECT}/jobs", body)
-    while job["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
-        if time.monotonic() - start > _TIMEOUT_SECONDS:
-            raise Internal(f"The batch job took over {_TIMEOUT_SECONDS:.0f} s.")
-        time.sleep(0.2)
-        job = _call_api(plain, "GET", f"projects/{PROJECT}/jobs/demo_batch")
-    if job["state"] != "SUCCEEDED":
-        raise Internal(f"The batch job is {job['state']}: {job.get('errorMessage')}")
+    body = {"jobId": _BATCH_JOB, "predictionInput": prediction_input}
+    _call_api(plain, "POST", f"projects/{PROJECT}/jobs", body)
+    _wait_for_job(plain, _BATCH_JOB)
     _print_step(f"Batch job over {_BATCH_RECORDS} lines: SUCCEEDED in {time.monotonic() - start:.1f} s")
     name = "batch/output/prediction.results-00000-of-00001"
     found = bucket.get(name).splitlines()

@@ -1,4 +1,4 @@
-"""Trains the models of the demo.
+"""Trains the models of the demo, but the one that is trained as a job.
 
 `python -m serving.cli.demo.train_models KIND FOLDER` trains one: a process per kind, because TensorFlow and
 XGBoost do not share one well. FOLDER gets the model directory `model/`, for the custom routine also an sdist,
@@ -51,21 +51,6 @@ from setuptools import setup
 
 setup(name="iris_routine", version="0.1", py_modules=["iris_routine"])
 """
-
-
-def train_scikit_learn(folder: Path) -> tuple[list[Any], Any]:
-    """A pipeline on the iris flowers."""
-    import joblib  # noqa: PLC0415
-    from sklearn.datasets import load_iris  # noqa: PLC0415
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
-
-    data, target = load_iris(return_X_y=True)
-    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(data, target)
-    joblib.dump(model, folder / "model.joblib")
-    instances = _sample_rows(data)
-    return instances, model.predict(instances).tolist()
 
 
 def train_xgboost(folder: Path) -> tuple[list[Any], Any]:
@@ -126,7 +111,6 @@ def train_custom_routine(folder: Path) -> tuple[list[Any], Any]:
 
 
 TRAINERS: dict[str, Callable[[Path], tuple[list[Any], Any]]] = {
-    "scikit-learn": train_scikit_learn,
     "xgboost": train_xgboost,
     "tensorflow": train_tensorflow,
     "custom": train_custom_routine,

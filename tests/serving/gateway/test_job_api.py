@@ -22,7 +22,7 @@ from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version
 from tests.bounds import HANG_SECONDS
-from tests.serving.gateway.test_job_runner import FAKE, alive
+from tests.serving.gateway.job_world import FAKE, alive
 
 JOBS = "/v1/projects/p/jobs"
 

@@ -14,7 +14,7 @@ from serving.gateway.control.retention import RecordPruner, RetentionPolicy
 from serving.gateway.state.sorted_index import SortedSequence
 from serving.names import ModelName
 from serving.resources import JobState, Model, format_timestamp
-from tests.serving.gateway.test_job_runner import World, run
+from tests.serving.gateway.job_world import World, run
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 

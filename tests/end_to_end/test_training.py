@@ -82,6 +82,21 @@ def test_a_cancelled_job(server: Server, wheel: Path, tmp_path: Path) -> None:
     assert server.call("POST", f"{name}:cancel").status == 400
 
 
+def test_a_job_that_runs_for_too_long(server: Server, wheel: Path, tmp_path: Path) -> None:
+    """It is cancelled, not failed, and says why."""
+    (tmp_path / "wait").touch()
+    job = training_job(
+        "too_long", wheel, args=["--steps", "9"], jobDir=str(tmp_path), scheduling={"maxRunningTime": "1.5s"}
+    )
+
+    ended = finished(server, submit(server, job))
+
+    assert ended["state"] == "CANCELLED"
+    assert ended["errorMessage"] == (
+        "The job was cancelled: it ran for longer than scheduling.maxRunningTime allows, 1.5s."
+    )
+
+
 def test_a_kill_of_the_server(tmp_path: Path, wheel: Path) -> None:
     """The next server starts another attempt, which goes on from what the program has written."""
     out, state = tmp_path / "out", tmp_path / "state"

@@ -94,3 +94,19 @@ def test_of_a_log_of_many_lines_the_last_ones_are_read() -> None:
         assert (len(lines), lines[0].text, lines[-1].text) == (200_000, "begun", "a")
         lines = list(parse_log_lines(begun + f"a{end}" * 200_001, 0))
         assert (len(lines), lines[0].text) == (200_000, "a")
+
+
+@pytest.mark.parametrize(
+    ("rest", "earliest"),
+    [
+        ("", 0),
+        ('AND timestamp>="2026-01-01T00:00:00Z"', TIME),
+        ("AND " + BEHIND.format("1"), TIME),
+        ('AND (timestamp>"2026-01-01T00:00:00Z" OR textPayload:x)', 0),
+        ('AND timestamp<"2026-01-01T00:00:00Z"', 0),
+        ('AND NOT timestamp>"2026-01-01T00:00:00Z"', 0),
+    ],
+)
+def test_from_when_on_a_log_is_read(rest: str, earliest: int) -> None:
+    """As late as the filter allows, so that who follows a log does not have all of it read each time."""
+    assert LogFilter.from_text(f"{JOB} {rest}").earliest_time == earliest

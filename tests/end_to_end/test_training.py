@@ -97,7 +97,8 @@ def test_a_job_that_runs_for_too_long(server: Server, wheel: Path, tmp_path: Pat
     )
 
 
-def test_a_kill_of_the_server(tmp_path: Path, wheel: Path) -> None:
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool) -> None:
     """The next server starts another attempt, which goes on from what the program has written."""
     out, state = tmp_path / "out", tmp_path / "state"
     out.mkdir()
@@ -105,8 +106,11 @@ def test_a_kill_of_the_server(tmp_path: Path, wheel: Path) -> None:
     with running_server(state) as server:
         name = submit(server, training_job("killed", wheel, args=["--steps", "3"], jobDir=str(out)))
         until((out / "step").exists, "the program is at work")
-        server.kill()
-        server.wait_for_end()
+        if is_killed:
+            server.kill()
+            server.wait_for_end()
+        else:
+            assert server.stop() == 0
     (out / "wait").unlink()
     with running_server(state) as server:
         ended = finished(server, name)

@@ -303,7 +303,17 @@ def _finish_record(draft: StateDraft, stamp: ChangeStamp, record: JobRecord, not
 def _end_job(
     draft: StateDraft, stamp: ChangeStamp, record: JobRecord, state: JobState, message: str = ""
 ) -> JobRecord:
-    ended = _with_job(record, state=state, error_message=message, end_time=format_timestamp(stamp.now))
+    ended = _with_job(
+        record,
+        state=state,
+        error_message=message,
+        end_time=format_timestamp(stamp.now),
+        # Ended jobs are many, and shown as they were sent.
+        prediction_input=None,
+        batch_options=None,
+        training_input=None,
+        training_options=None,
+    )
     return _put_if_changed(draft, msgspec.structs.replace(ended, failure="", cancellation=""))
 
 

@@ -106,7 +106,8 @@ class JobKindName(enum.StrEnum):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
-    `given` and `options` are the input and the options of its kind as sent. `target` is the version it uses,
+    `given` and `options` are the input and the options of its kind as sent; `job` has them parsed until it
+    ends. `target` is the version it uses,
     if any; `target_uid` distinguishes that from a later one of the same name. `priority`: higher ones start
     first. `attempt` counts its processes from 1, `lost` those that ended without a result while the server
     ran. `run_time` is when it was RUNNING for the first time. `failure` is why the job fails, `cancellation`

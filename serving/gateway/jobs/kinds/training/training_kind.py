@@ -55,6 +55,7 @@ from serving.resources import (
     TrainingInput,
     TrainingOptions,
     TrainingOutput,
+    resource_from_json,
 )
 from training.messages import (
     ReplicaEvent,
@@ -226,7 +227,7 @@ class TrainingKind(TrainingRules):
         return ""
 
     async def find_models(self, record: JobRecord) -> Sequence[str]:
-        given = record.job.training_input or TrainingInput()
+        given = record.job.training_input or resource_from_json(TrainingInput, record.given)
         if not given.job_dir:
             return ()
         return await find_models(given.job_dir, self._defaults.folders, self.environment)

@@ -121,8 +121,8 @@ def create_job(
         number=draft.job_index.last_number + 1,
         kind=kind.name,
         job=stored,
-        given=dict(sent.input),
-        options=dict(sent.options),
+        given=msgspec.Raw(msgspec.json.encode(sent.input)),
+        options=msgspec.Raw(msgspec.json.encode(sent.options)),
         target=version.name if version else None,
         target_uid=version.uid if version else "",
         priority=kind.get_priority(job),
@@ -151,8 +151,9 @@ def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
     `position` is its position in the queue.
     """
     job = msgspec.structs.replace(record.job, job_position=format_count(position))
-    built = {**resource_to_json(job), record.kind.input_field: record.given}
-    return built | ({record.kind.options_field: record.options} if record.options else {})
+    built = {**resource_to_json(job), record.kind.input_field: record.sent_input}
+    options = record.sent_options
+    return built | ({record.kind.options_field: options} if options else {})
 
 
 def list_queue_positions(state: CatalogState) -> dict[str, int]:
@@ -247,7 +248,7 @@ def record_progress(
     record = get_job(draft, name)
     record = record if output is None else with_output(record, output)
     if running and record.job.state is JobState.PREPARING:
-        record = msgspec.structs.replace(record, run_time=record.run_time or format_timestamp(stamp.now))
+        record = msgspec.structs.replace(record, run_time=record.run_time or stamp.now.isoformat())
         record = _with_job(record, state=JobState.RUNNING)
     return _put_if_changed(draft, record)
 

@@ -103,15 +103,19 @@ class JobKindName(enum.StrEnum):
         return "batchOptions" if self is JobKindName.PREDICTION else "trainingOptions"
 
 
+_NOTHING = msgspec.Raw(b"{}")
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
-    `given` and `options` are the input and the options of its kind as sent; `job` has them parsed until it
-    ends. `target` is the version it uses,
-    if any; `target_uid` distinguishes that from a later one of the same name. `priority`: higher ones start
-    first. `attempt` counts its processes from 1, `lost` those that ended without a result while the server
-    ran. `run_time` is when it was RUNNING for the first time. `failure` is why the job fails, `cancellation`
-    why it is cancelled, set while its files are still being removed. `cause` is the call that submitted it.
+    `given` and `options` are the input and the options of its kind as sent, in JSON, which takes a
+    fraction of the memory; `job` has them parsed until it ends. `target` is the version it uses, if any;
+    `target_uid` distinguishes that from a later one of the same name. `priority`: higher ones start
+    first. `attempt` counts its processes from 1, `lost` those that ended without a result while the
+    server ran. `run_time` is when it was RUNNING for the first time. `failure` is why the job fails,
+    `cancellation` why it is cancelled, set while its files are still being removed. `cause` is the call
+    that submitted it.
     """
 
     name: str
@@ -120,8 +124,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int
     kind: JobKindName = JobKindName.PREDICTION
     job: Job
-    given: dict[str, Any]
-    options: dict[str, Any] = {}
+    given: msgspec.Raw = _NOTHING
+    options: msgspec.Raw = _NOTHING
     target: VersionName | None = None
     target_uid: str = ""
     priority: int = 0
@@ -131,6 +135,19 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: str = ""
     cancellation: str = ""
     cause: ChangeCause | None = None
+
+    def __post_init__(self) -> None:
+        # What is decoded refers to the whole document.
+        msgspec.structs.force_setattr(self, "given", self.given.copy())
+        msgspec.structs.force_setattr(self, "options", self.options.copy())
+
+    @property
+    def sent_input(self) -> dict[str, Any]:
+        return msgspec.json.decode(self.given, type=dict[str, Any])
+
+    @property
+    def sent_options(self) -> dict[str, Any]:
+        return msgspec.json.decode(self.options, type=dict[str, Any])
 
     @property
     def has_ended(self) -> bool:

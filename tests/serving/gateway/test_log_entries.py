@@ -41,7 +41,7 @@ def write_job(folder: Path, name: str, text: str) -> None:
     (folder / "jobs" / uid).mkdir(parents=True)
     (folder / "jobs" / uid / "log").write_text(text)
     ended = Job(job_id=job, create_time="2026-01-01T00:00:00Z", state=JobState.SUCCEEDED)
-    record = JobRecord(name=name, project=project, uid=uid, number=len(uid), job=ended, given={})
+    record = JobRecord(name=name, project=project, uid=uid, number=len(uid), job=ended)
     SqliteStore(folder / "state.db").commit({("jobs", name): record})
 
 

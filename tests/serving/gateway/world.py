@@ -245,7 +245,6 @@ class World:
             uid=job,
             number=len(self.state.jobs) + 1,
             job=Job(job_id=job, state=state, prediction_output=output),
-            given={},
         )
         self.state = replace(self.state, jobs={**self.state.jobs, name: record})
 

@@ -14,7 +14,7 @@ CREATED, RUNNING = "2030-01-01T00:00:00Z", "2030-01-01T01:00:00Z"
 
 def record(run_time: str = "") -> JobRecord:
     job = Job(create_time=CREATED)
-    return JobRecord(name="n", project="p", uid="u", number=1, job=job, given={}, run_time=run_time)
+    return JobRecord(name="n", project="p", uid="u", number=1, job=job, run_time=run_time)
 
 
 def test_a_job_without_limits() -> None:

@@ -32,7 +32,7 @@ def job(number: int, state: JobState, project: str = "p", records: str = "2") ->
     )
     output = PredictionOutput(prediction_count=records, error_count="1")
     body = Job(job_id=f"j{number}", state=state, end_time=end, prediction_output=output)
-    return JobRecord(name=name, project=project, uid=f"{number:016x}", number=number, job=body, given={})
+    return JobRecord(name=name, project=project, uid=f"{number:016x}", number=number, job=body)
 
 
 def operation(number: int, *, done: bool, project: str = "p") -> OperationRecord:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.errors import Unavailable
@@ -112,8 +113,8 @@ def everything() -> list[tuple[str, Record]]:
                 uid="4567",
                 number=1,
                 job=job,
-                given={"batchSize": 7, "input_paths": ["/x"], "nested": {"deep": [1.5, None]}},
-                options={"keys": ["id"]},
+                given=msgspec.Raw(b'{"batchSize":7,"input_paths":["/x"],"nested":{"deep":[1.5,null]}}'),
+                options=msgspec.Raw(b'{"keys":["id"]}'),
                 target=VERSION,
                 target_uid="0123",
                 attempt=2,

@@ -69,7 +69,7 @@ def build_training_request(
         job_dir=given.job_dir,
         groups=tuple(_build_groups(list_replicas(given), devices)),
         primary_name=_primary_name(given),
-        training_input=record.given,
+        training_input=record.sent_input,
         runtime_version=given.runtime_version,
         interpreter=defaults.interpreters.find_interpreter(given.runtime_version),
         environment=dict(defaults.environment),

@@ -227,7 +227,7 @@ class TrainingKind(TrainingRules):
         return ""
 
     async def find_models(self, record: JobRecord) -> Sequence[str]:
-        given = record.job.training_input or resource_from_json(TrainingInput, record.given)
+        given = record.job.training_input or resource_from_json(TrainingInput, record.sent_input)
         if not given.job_dir:
             return ()
         return await find_models(given.job_dir, self._defaults.folders, self.environment)

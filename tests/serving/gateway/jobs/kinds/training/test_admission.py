@@ -31,7 +31,6 @@ def record(
         number=number,
         kind=JobKindName.TRAINING,
         job=job,
-        given={},
         priority=(scheduled.scheduling or Scheduling()).priority,
         attempt=attempt,
     )

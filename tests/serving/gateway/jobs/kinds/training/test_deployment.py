@@ -35,7 +35,6 @@ def test_the_version_of_a_job() -> None:
     job = Job(job_id="census_1", training_input=TrainingInput(runtime_version="2.11"))
     record = JobRecord(
         name="projects/p/jobs/census_1", project="p", uid="u", number=1, kind=JobKindName.TRAINING, job=job,
-        given={},
     )  # fmt: skip
 
     planned = plan_version(record, DeploymentOptions(model="census"), "gs://b/out/model")

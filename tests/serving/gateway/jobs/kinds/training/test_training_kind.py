@@ -46,7 +46,7 @@ def make_job(options: Any = None, **changes: Any) -> Job:
 
 def make_record(job: Job, attempt: int = 1) -> JobRecord:
     job = msgspec.structs.replace(job, job_id="j")
-    given = {"as": "sent"}
+    given = msgspec.Raw(b'{"as": "sent"}')
     return JobRecord(
         name="projects/p/jobs/j", project="p", uid="u", number=1, kind=JobKindName.TRAINING, job=job,
         given=given, attempt=attempt,

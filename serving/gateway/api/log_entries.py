@@ -99,15 +99,11 @@ class LogEntriesApi:
         descending: bool,
         after: EntryPosition | None,
     ) -> dict[str, Any]:
-        chosen_lines = ((line, record) for record in records for line in self._filter_lines(record, chosen))
-        rest = (
-            one
-            for one in chosen_lines
-            if after is None or (_entry_position(one) < after if descending else _entry_position(one) > after)
+        since = chosen.earliest_time if after is None or descending else max(chosen.earliest_time, after[0])
+        lines = heapq.merge(
+            *(self._filter_lines(record, chosen, since) for record in records), key=_entry_position
         )
-        # Of a long log, only those of a page are kept.
-        choose = heapq.nlargest if descending else heapq.nsmallest
-        found = choose(size + 1, rest, key=_entry_position)
+        found = choose_lines(lines, size + 1, descending=descending, after=after)
         entries, taken = [], 0
         for line, record in itertools.islice(found, size):
             if taken and taken + len(line.text) > _MAX_PAGE_BYTES:
@@ -120,9 +116,28 @@ class LogEntriesApi:
             body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
         return body
 
-    def _filter_lines(self, record: JobRecord, chosen: LogFilter) -> Iterator[JobLogLine]:
-        lines = self._job_queue.iter_log_lines(record, chosen.earliest_time)
-        return filter(chosen.build_matcher(_common_fields(record)), lines)
+    def _filter_lines(
+        self, record: JobRecord, chosen: LogFilter, since: int
+    ) -> Iterator[tuple[JobLogLine, JobRecord]]:
+        """In order, from a time on in microseconds since the epoch."""
+        matches = chosen.build_matcher(_common_fields(record))
+        lines = self._job_queue.iter_log_lines(record, since)
+        return ((line, record) for line in lines if matches(line))
+
+
+def choose_lines(
+    lines: Iterator[tuple[JobLogLine, JobRecord]],
+    count: int,
+    *,
+    descending: bool,
+    after: EntryPosition | None,
+) -> Sequence[tuple[JobLogLine, JobRecord]]:
+    """The first of the ordered lines, or the last ones, behind a position; reads no more than it needs."""
+    if descending:
+        before = (one for one in lines if after is None or _entry_position(one) < after)
+        return heapq.nlargest(count, before, key=_entry_position)
+    behind = (one for one in lines if after is None or _entry_position(one) > after)
+    return list(itertools.islice(behind, count))
 
 
 def _common_fields(record: JobRecord) -> dict[str, str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.gateway.access.policy import ADMIN
+from serving.gateway.api.log_entries import choose_lines
+from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.state.records import JobRecord
 from serving.gateway.state.store import SqliteStore
 from serving.resources import Job, JobState
@@ -168,3 +170,16 @@ def test_a_log_is_read_by_those_who_may_see_its_job(tmp_path: Path) -> None:
             assert "of projects" not in str(refused)
 
     world.run(tmp_path, main)
+
+
+def test_a_page_of_the_first_lines_reads_no_more() -> None:
+    """A log may have hundreds of thousands of lines."""
+    record = JobRecord(name="projects/p/jobs/j", project="p", uid="u", number=1, job=Job())
+    lines = ((JobLogLine(time, 0, "INFO", "worker", str(time)), record) for time in range(100))
+
+    found = choose_lines(lines, 3, descending=False, after=(4, 0, record.name))
+
+    assert [line.text for line, _ in found] == ["5", "6", "7"]
+    assert next(lines)[0].text == "8"
+    last = choose_lines(lines, 2, descending=True, after=None)
+    assert [line.text for line, _ in last] == ["99", "98"]

@@ -15,6 +15,7 @@ from typing import IO
 from serving.errors import LoadFailed
 from serving.runtimes.feature_rows import MAX_FEATURES
 from serving.runtimes.lightgbm_runtime.framework import is_lightgbm_text
+from serving.runtimes.lightgbm_runtime.tree_structure import check_tree
 
 # More lines than any version has written before the trees.
 _MAX_LINES = 64
@@ -48,7 +49,9 @@ def read_header(file: Path) -> ModelHeader:
         with file.open("rb") as stream:
             lines = _read_lines(stream)
             header = _parse_lines(lines)
-            _check_trees(stream, [int(size) for size in lines.get("tree_sizes", "").split()])
+            sizes = [int(size) for size in lines.get("tree_sizes", "").split()]
+            _check_classes(header, int(lines["num_tree_per_iteration"]), len(sizes))
+            _check_trees(stream, sizes, header.width)
             _check_end(stream.read())
     except (KeyError, ValueError) as error:
         raise LoadFailed(
@@ -86,15 +89,22 @@ def _parse_lines(lines: dict[str, str]) -> ModelHeader:
     )
 
 
-def _check_trees(stream: IO[bytes], sizes: Sequence[int]) -> None:
-    """Raises ValueError if a tree is not where it should be. `stream` is at the first one."""
-    if not sizes:
+def _check_classes(header: ModelHeader, trees_at_once: int, trees: int) -> None:
+    """Each round of training has made a tree for each class. Raises ValueError."""
+    if not trees:
         raise ValueError("it has no trees")
+    if header.class_count < 1 or trees_at_once != header.class_count or trees % trees_at_once:
+        rounds = f"{trees_at_once} of each round of training"
+        raise ValueError(f"it has {trees} trees, {rounds}, for {header.class_count} classes")
+
+
+def _check_trees(stream: IO[bytes], sizes: Sequence[int], width: int) -> None:
+    """Raises ValueError if a tree is not where it should be, or is none. `stream` is at the first one."""
     for number, size in enumerate(sizes):
         title = b"Tree=%d\n" % number
         if size < len(title) or stream.read(len(title)) != title:
             raise ValueError(f"tree {number} of {len(sizes)} is not in its place")
-        stream.seek(size - len(title), 1)
+        check_tree(stream.read(size - len(title)).decode(), width)
     if not stream.readline().startswith(b"end of trees"):
         raise ValueError("the end of its trees is missing")
 

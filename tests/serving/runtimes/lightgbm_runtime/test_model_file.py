@@ -47,12 +47,14 @@ def test_names_that_lightgbm_has_made_up_are_none(text: str, tmp_path: Path) -> 
         (lambda text: text.replace("\n", "\r\n"), "its head has no end"),
         (lambda text: text[:200], "its head has no end"),
         (lambda text: text[: text.index("Tree=2")], "tree 2 of 3 is not in its place"),
-        (lambda text: text.replace("num_leaves=", "num_leaves=1", 1), "tree 1 of 3 is not in its place"),
+        (lambda text: text.replace("leaf_value=", "leaf_value=1", 1), "tree 1 of 3 is not in its place"),
         (lambda text: text[: text.index("end of trees")], "the end of its trees is missing"),
         (lambda text: text[: text.index("end of parameters")], "the end of its parameters is missing"),
         (lambda text: text.replace("max_feature_idx=1", "max_feature_idx=1999999999"), "2000000000 features"),
         (lambda text: text.replace("max_feature_idx=1", "max_feature_idx=2"), "names for 2 of 3 features"),
         (lambda text: text.replace("num_class=1\n", ""), "num_class is missing"),
+        (lambda text: text.replace("iteration=1\n", "iteration=1000\n"), "3 trees, 1000 of each round"),
+        (lambda text: text.replace("iteration=1\n", "iteration=0\n"), "3 trees, 0 of each round"),
     ],
 )
 def test_texts_that_are_not_whole(

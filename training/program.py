@@ -5,10 +5,11 @@ Packages are installed once per content: an entry of the cache is used in place,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,15 @@ from serving.artifacts import package_cache
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.storage import ArtifactFetcher, HeldEntry
+from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.errors import ModelError, ServingError, Unavailable
 from training.messages import TrainingFailure, TrainingRequest
 
 # Modules that every program finds.
 PROVIDED = Path(__file__).with_name("provided")
-_FILE_SCHEME = "file://"
 _RESULT_FILE = "installed.json"
+# Local archives of so many bytes together are read by the process that has to report in time.
+_QUICK_BYTES = 64 << 20
 
 
 class InstallResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,7 +69,7 @@ class ProgramBuilder:
         request = self._request
         if not request.packages:
             return Program(self._make_arguments(), InstalledCode(interpreter=request.interpreter))
-        if not all(uri.startswith(("/", _FILE_SCHEME)) for uri in request.packages):
+        if not _are_quickly_read(request.packages):
             return None
         return self._hold(self._digest(self._fetch_archives()))
 
@@ -125,11 +128,24 @@ class ProgramBuilder:
     def _make_arguments(self) -> tuple[str, ...]:
         """All arguments; a local job folder is made, and named by its path."""
         request = self._request
-        path = request.job_dir.removeprefix(_FILE_SCHEME)
-        if path.startswith("/"):
+        path = request.job_dir
+        if path and not path.startswith("gs://"):
+            _, path = parse_storage_uri(path)
             self._folders.check_path(path)
             try:
                 Path(path).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise Unavailable(f"The folder {path} cannot be made: {error.strerror}.") from error
         return (*request.args, *(("--job-dir", path) if path else ()))
+
+
+def _are_quickly_read(uris: Iterable[str]) -> bool:
+    """Whether all are small files of this machine; those that are not there are quickly missed."""
+    places = [parse_storage_uri(uri) for uri in uris]
+    if any(bucket for bucket, _ in places):
+        return False
+    size = 0
+    for _, path in places:
+        with contextlib.suppress(OSError):
+            size += Path(path).stat().st_size
+    return size <= _QUICK_BYTES

@@ -91,6 +91,29 @@ def test_a_job_folder_that_no_caller_may_use_is_refused(tmp_path: Path) -> None:
     assert str(job.job_dir) in failed.message
 
 
+def test_large_archives_are_read_beside_the_supervisor(tmp_path: Path) -> None:
+    """It reports and can be cancelled meanwhile."""
+    archive = tmp_path / "user-1.0-py3-none-any.whl"
+    with archive.open("wb") as file:
+        file.truncate(65 << 20)
+
+    with run(tmp_path / "job", archive) as job:
+        failed = job.finish().failed
+
+    assert failed is not None
+    assert "Installing packages." in job.lines("service")
+
+
+def test_a_job_folder_by_its_uri(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    uri = f"file://{tmp_path}/a%20b"
+    with JobRun(tmp_path, "import sys; print(sys.argv[-1])", job_dir=uri) as job:
+        assert job.finish().done is not None
+
+    assert job.lines() == [str(folder)]
+    assert folder.is_dir()
+
+
 def test_hypertune_reports_as_the_service_expects(tmp_path: Path) -> None:
     file = tmp_path / "metrics" / "3" / "output.metrics"
     source = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ _TENSOR_PROTOCOLS = (
     'in columns ("inputs") by TensorFlow Serving\'s REST API (/v1/models/...:predict), by the Open Inference '
     "Protocol (/v2/models/.../infer), or over gRPC"
 )
+
+# Numbers that an instance may have for one to be made up: files can declare inputs beyond all memory.
+_MOST_SYNTHETIC = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ class TensorSignature(ABC):
     def make_synthetic_rows(self, count: int) -> Arrays | None:
         """Made-up instances; None when no dense array can be guessed."""
         if not self.inputs or any(i.shape is None or not i.dense for i in self.inputs):
+            return None
+        if any(math.prod(size or 1 for size in i.shape or ()) > _MOST_SYNTHETIC for i in self.inputs):
             return None
         rows = self.fixed_rows or count
         return {i.alias: _make_synthetic_column(i, rows, seed) for seed, i in enumerate(self.inputs)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.bounds import HANG_SECONDS
+from tests.bounds import JOB_SECONDS
 from tests.emulator import Emulator
 from tests.server import Server, until
 
@@ -48,7 +48,7 @@ def get(server: Server, name: str) -> dict[str, Any]:
     return found
 
 
-def finished(server: Server, name: str, *, seconds: float = HANG_SECONDS) -> dict[str, Any]:
+def finished(server: Server, name: str, *, seconds: float = JOB_SECONDS) -> dict[str, Any]:
     """The job once it has ended, when no process of it is left."""
 
     def ended() -> dict[str, Any] | None:

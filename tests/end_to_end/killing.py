@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, Literal
 
-from tests.bounds import HANG_SECONDS
+from tests.bounds import JOB_SECONDS
 from tests.end_to_end import jobs, models
 from tests.server import Server, running_server, until
 
@@ -89,9 +89,9 @@ class Battle:
             ended = jobs.get(self.server, name)["state"] in jobs.ENDS
             return ended or len(jobs.processes(self.server)["worker"]) == 2
 
-        until(at_work, "workers are at work")
+        until(at_work, "workers are at work", seconds=JOB_SECONDS)
 
-    def check(self, name: str, folder: Path, *, seconds: float = HANG_SECONDS) -> dict[str, Any]:
+    def check(self, name: str, folder: Path, *, seconds: float = JOB_SECONDS) -> dict[str, Any]:
         """The job once it has ended: with exactly one prediction of each good record, or clearly failed.
 
         A job that writes to gs:// is given no folder it writes to, but where its objects can be looked at:

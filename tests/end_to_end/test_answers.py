@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 from sklearn.naive_bayes import GaussianNB
 
+from tests.bounds import JOB_SECONDS
 from tests.server import Server, until
 
 MODEL = "projects/tests/models/answers"
@@ -80,6 +81,6 @@ def test_a_version_answers_by_another_method_online_and_in_batch(server: Server,
         assert state not in ("FAILED", "CANCELLED")
         return bool(state == "SUCCEEDED")
 
-    until(ended, "the job")
+    until(ended, "the job", seconds=JOB_SECONDS)
     (file,) = (tmp_path / "out").glob("prediction.results-*")
     assert [json.loads(line) for line in file.read_text().splitlines()] == shares

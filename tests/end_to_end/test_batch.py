@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.bounds import HANG_SECONDS
+from tests.bounds import JOB_SECONDS
 from tests.emulator import Emulator
 from tests.end_to_end import jobs, library, models
 from tests.end_to_end.conftest import ZOO, Files
@@ -123,7 +123,7 @@ def done(ml: Any, sent: Sent) -> Done:
     return done
 
 
-def poll(ml: Any, job_id: str, seconds: float = HANG_SECONDS) -> dict[str, Any]:
+def poll(ml: Any, job_id: str, seconds: float = JOB_SECONDS) -> dict[str, Any]:
     """The job once it has ended."""
     request = ml.projects().jobs().get(name=f"{PARENT}/jobs/{job_id}")
 

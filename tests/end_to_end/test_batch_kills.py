@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bounds import HANG_SECONDS
+from tests.bounds import JOB_SECONDS
 from tests.emulator import Answer, Emulator, Front, running_front
 from tests.end_to_end import jobs
 from tests.end_to_end.killing import Battle, Victim, battle
@@ -57,7 +57,7 @@ def test_a_half_published_result_is_never_called_whole(
     uri = f"gs://{emulator_server.bucket('kills')}/out"
     moving, dead = hold_second_move(front)
     name = field.submit("halved", uri)
-    assert moving.wait(HANG_SECONDS)
+    assert moving.wait(JOB_SECONDS)
     half = jobs.names(emulator_server, uri)
     state = jobs.get(field.server, name)["state"]
 
@@ -84,9 +84,9 @@ def hold_second_move(front: Front) -> tuple[threading.Event, threading.Event]:
             answered = forward()
             moved.set()
             return answered
-        moved.wait(HANG_SECONDS)
+        moved.wait(JOB_SECONDS)
         waits.set()
-        goes.wait(HANG_SECONDS)
+        goes.wait(JOB_SECONDS)
         return Answer(503)  # nobody is there any more to read it
 
     front.answer = answer

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bounds import JOB_SECONDS
 from tests.conftest import Report
 from tests.end_to_end import jobs, models
 from tests.server import running_server, until
@@ -32,7 +33,7 @@ def test_a_small_job_takes_seconds(tmp_path: Path, report: Report) -> None:
             states.append(jobs.get(server, name)["state"])
             return states[-1] in jobs.ENDS
 
-        until(ended, "the job has ended")
+        until(ended, "the job has ended", seconds=JOB_SECONDS)
         seconds = time.perf_counter() - start
 
         jobs.check_nothing_is_left(server, tmp_path / "out")

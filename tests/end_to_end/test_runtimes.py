@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounds import JOB_SECONDS
 from tests.end_to_end import models
 from tests.server import Server, running_server, until
 
@@ -228,7 +229,9 @@ def test_jobs_are_computed_by_the_same_interpreter(world: World, tmp_path: Path)
             "POST", "projects/runtimes/jobs", json={"jobId": job, "predictionInput": given}
         )
         assert reply.status == 200, reply.json
-        ended = until(lambda: _ended(world.server.call("GET", name).json), f"{job} has ended", seconds=180)
+        ended = until(
+            lambda: _ended(world.server.call("GET", name).json), f"{job} has ended", seconds=JOB_SECONDS
+        )
         assert ended["state"] == "SUCCEEDED", ended
         (file,) = (tmp_path / job).glob("prediction.results-*")
         return [json.loads(line) for line in file.read_text().splitlines()]

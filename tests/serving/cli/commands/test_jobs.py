@@ -11,6 +11,7 @@ import joblib
 import pytest
 
 from serving.cli.commands.jobs import summarize_job
+from tests.bounds import JOB_SECONDS
 from tests.end_to_end.models import data
 from tests.server import Server, until
 from tests.serving.cli.conftest import Run
@@ -41,7 +42,7 @@ def ended(pilotlight: Run, job: str) -> str:
         now = state(pilotlight, job)
         return now if now in ENDED else ""
 
-    return until(found, f"{job} has ended")
+    return until(found, f"{job} has ended", seconds=JOB_SECONDS)
 
 
 def test_a_job_from_its_submission_to_its_end(

@@ -347,7 +347,9 @@ def fits_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     if not array.size:
         return True
     limits = np.iinfo(dtype)
-    return bool(array.min() >= limits.min and array.max() <= limits.max)
+    # As Python's numbers, which compare exactly: to numpy 2^63 - 1 is 2^63 beside a float64.
+    lowest, highest = array.min(keepdims=True).item(), array.max(keepdims=True).item()
+    return bool(limits.min <= lowest and highest <= limits.max)
 
 
 # ---- words for errors

@@ -277,6 +277,7 @@ TWO = ColumnsFormat((ColumnSpec("a", FLOAT, ()), ColumnSpec("s", BYTES, ())))
         ([["1"], ["2", "3"]], one(FLOAT, 1), "the instances differ in shape"),
         ([True, 2], one(np.dtype(bool)), "Instance 1: input x takes booleans (bool), got a number (2)"),
         ([[2**40]], one(INT, 1), "out of the range of int32"),
+        ([[0.5, 2**63]], one(np.dtype(np.int64), 2), "out of the range of int64"),
         ([3], one(BYTES), "takes strings"),
         ([{"b64": "%%"}], one(BYTES), "invalid base64"),
         ([["a"], ["b", "c"]], one(BYTES, None), "the instances differ in shape"),

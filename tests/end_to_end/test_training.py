@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from googleapiclient.errors import HttpError
 
 from tests.end_to_end.jobs import ENDS, finished, get, submit
 from tests.end_to_end.training_jobs import PARENT, list_log, texts, training_job, write_wheel
@@ -54,6 +55,10 @@ def test_a_job_by_googles_client(server: Server, ml: Any, wheel: Path, tmp_path:
     lines = list_log(server, "by_client", 'AND resource.labels.task_name="master-replica-0"')
     assert texts(lines) == ["task {'type': 'chief', 'index': 0} attempt 1", "step 1", "step 2", "in all 2"]
     assert "Job completed successfully." in texts(list_log(server, "by_client"))
+    # Who sends it again reads that it is there, and compares what was sent, as Airflow's operator does.
+    with pytest.raises(HttpError, match="A job with this id already exists") as again:
+        jobs.create(parent=PARENT, body=body).execute()
+    assert again.value.status_code == 409
     listed = jobs.list(parent=PARENT, filter="jobId:by_client").execute()["jobs"]
     assert [job["jobId"] for job in listed] == ["by_client"]
 

@@ -31,6 +31,10 @@ from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import read_json, read_resource, read_update_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
 from serving.gateway.catalog.prediction_checks import PredictionRules
+from serving.gateway.catalog.training_checks import TrainingRules
+from serving.gateway.jobs.job_kind import TimeLimits
+from serving.gateway.jobs.kinds.training.admission import Room, measure_record
+from serving.gateway.jobs.time_limits import find_deadline
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, DeploymentInfo, ModelRecord, VersionRecord
 from serving.names import (
@@ -270,9 +274,13 @@ def _create_job(body: bytes) -> None:
         sent = _run(read_json(_request(body)))
         job = msgspec.structs.replace(_run(read_resource(_request(body), Job)), job_id="j")
         draft = StateDraft(STATE)
+        kind = _PREDICTION if job.training_input is None else _TRAINING
         record = jobs.create_job(
-            draft, _stamp(), _PREDICTION, "p", job, sent=extract_sent_fields(sent, _PREDICTION.name), most=9
+            draft, _stamp(), kind, "p", job, sent=extract_sent_fields(sent, kind.name), most=9
         )
+        measure_record(record, Room(seats=8, memory_bytes=1 << 30, gpus=2))
+        if job.training_input is not None:
+            find_deadline(record, TimeLimits(running=1.0))
         _kept(draft)
         orjson.dumps(jobs.render_job(record))
 
@@ -338,7 +346,7 @@ _FILTER = (
     "*",
     ".",
 )
-_PREDICTION = PredictionRules()
+_PREDICTION, _TRAINING = PredictionRules(), TrainingRules()
 _NAMED = ("projects", "/", "models", "p", "m", "versions", "v", ":predict", "..", "%2f", ":", "a" * 200)
 _TOKENS = ("cHJvamVjdHMv", "cHJvamVjdHMvcC9tb2RlbHMvbTE", "=", "A", "+/", "\n", "é")
 _SIZES = ("1", "0", "-1", "9", "99999999999999999999", "1e3", "\u0663", "1_0", " 2", "9" * 5000)
@@ -380,6 +388,11 @@ _INPUT_FIELDS = (
     "dataFormat", "inputPaths", "outputPath", "region", "versionName", "modelName", "uri", "batchSize",
     "maxWorkerCount", "outputDataFormat", "runtimeVersion", "signatureName",
 )  # fmt: skip
+_TRAINING_FIELDS = (
+    "args", "enableWebAccess", "hyperparameters", "jobDir", "masterConfig", "masterType", "packageUris",
+    "pythonModule", "region", "runtimeVersion", "scaleTier", "scheduling", "workerConfig", "workerCount",
+    "workerType", "evaluatorCount", "parameter_server_count",
+)  # fmt: skip
 # What makes a document likely to be taken; the rest of it may still be anything.
 _GOOD = {
     "name": ('"v2"',),
@@ -397,6 +410,18 @@ _GOOD = {
     "outputPath": ('"/out"', '"gs://b/out"'),
     "region": ('"us-central1"',),
     "versionName": (f'"{_NAME}"',),
+    "packageUris": ('["gs://b/t.tar.gz"]', '["/t.whl","/t.whl"]'),
+    "pythonModule": ('"trainer.task"',),
+    "scaleTier": ('"custom"', '"BASIC"', '"STANDARD_1"', "null"),
+    "masterType": ('"n1-standard-4"', '"standard_gpu"'),
+    "workerType": ('"n1-standard-4"',),
+    "workerCount": ('"2"', "3", '"' + "9" * 5000 + '"', '"-1"'),
+    "masterConfig": (
+        '{"imageUri":"gcr.io/cloud-ml-algos/boosted_trees"}',
+        '{"acceleratorConfig":{"type":"NVIDIA_TESLA_T4","count":"' + "9" * 5000 + '"}}',
+    ),
+    "scheduling": ('{"maxRunningTime":"3.5s","priority":5}', '{"maxWaitTime":"' + "9" * 5000 + 's"}'),
+    "jobDir": ('"gs://b/out"', '"/out"'),
     "batchSize": ("64", '"64"', "1e2", '"' + "9" * 5000 + '"'),
     "maxWorkerCount": ("2", '"' + "9" * 5000 + '"'),
     "batchOptions": ('{"keys":["a"],"maxErrors":"10%"}', '{"maxErrors":"' + "9" * 5000 + '%"}'),
@@ -420,6 +445,12 @@ def _job(random: Random) -> bytes:
     needed = ("dataFormat", "inputPaths", "outputPath", "region", "versionName")
     inner = _fields(random, _INPUT_FIELDS, needed)
     text = "{" + _fields(random, _JOB_FIELDS, ("jobId",)) + ',"predictionInput": {' + inner + "}}"
+    return making.mutated(random, text.encode("utf-8", "surrogatepass"))
+
+
+def _training_job(random: Random) -> bytes:
+    inner = _fields(random, _TRAINING_FIELDS, ("region", "packageUris", "pythonModule"))
+    text = "{" + _fields(random, _JOB_FIELDS, ("jobId",)) + ',"trainingInput": {' + inner + "}}"
     return making.mutated(random, text.encode("utf-8", "surrogatepass"))
 
 
@@ -481,6 +512,7 @@ TARGETS = (
         _patch,
     ),
     Target("job", 5, _job, _create_job),
+    Target("training job", 5, _training_job, _create_job),
     Target("page", 5, _query, _page),
     Target("names", 5, lambda random: making.text(random, _NAMED), _names),
 )

@@ -181,6 +181,15 @@ def test_the_model_of_a_built_in_algorithm(tmp_path: Path, args: list[str], fram
     assert (built.framework, built.model_path) == (framework, "gs://b/out/model")
 
 
+def test_who_has_a_job_deployed_may_create_versions(tmp_path: Path) -> None:
+    deploying = make_job({"deploy": {"model": "m"}}, jobDir="gs://b/out")
+
+    assert make_kind(tmp_path).list_permissions("p", make_job()) == ()
+    assert make_kind(tmp_path).list_permissions("p", deploying) == [
+        ("ml.versions.create", "projects/p/models/m")
+    ]
+
+
 def test_time_limits(tmp_path: Path) -> None:
     scheduling = {"maxWaitTime": "3600s", "maxRunningTime": "1.5s"}
 

@@ -16,11 +16,15 @@ from tests.bounds import HANG_SECONDS
 from tests.training.jobs import is_alive
 
 PROGRAM = """
-    import json, os, sys, time
+    import glob, json, os, sys, time
     import hypertune
     config = json.loads(os.environ["TF_CONFIG"])
     print(json.dumps([os.getcwd(), sys.argv[1:], config]), flush=True)
     kind = config["task"].get("type")
+    open(f"said-{os.getpid()}", "w").close()
+    if "--peers" in sys.argv and kind == "chief":
+        while len(glob.glob("said-*")) < int(sys.argv[-1]):
+            time.sleep(0.01)
     if kind == "ps":
         time.sleep(600)
     if "--fail" in sys.argv and kind in (None, "chief"):
@@ -46,7 +50,7 @@ def command(package: Path, *words: str) -> list[str]:
 
 def train(package: Path, *words: str) -> subprocess.CompletedProcess[str]:
     done = command(package, *words)
-    return subprocess.run(done, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(done, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
 
 
 def test_one_process_runs_as_a_job_would(package: Path) -> None:
@@ -67,7 +71,8 @@ def test_the_exit_code_is_that_of_the_program(package: Path) -> None:
 
 
 def test_a_cluster_has_its_ports_in_order(package: Path) -> None:
-    done = train(package, "--distributed", "--start-port", "4000", "--evaluator-count", "1")
+    flags = ("--distributed", "--start-port", "4000", "--evaluator-count", "1")
+    done = train(package, *flags, "--", "--peers", "6")  # the end of the chief ends the others
 
     assert done.returncode == 0, done.stderr
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines())

@@ -75,6 +75,7 @@ BESIDE = {
     ("GET", "/logs/projects/p/models/m/versions/v"): "logging.logEntries.list",
     ("GET", "/acceleration/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/jobs/projects/p/jobs/j"): "jobs.get",
+    ("GET", "/jobs/projects/p/jobs/j/models"): "jobs.get",
     ("GET", "/v1/projects/p/models/m:schema"): "models.get",
     ("GET", "/v1/projects/p/models/m/versions/v:schema"): "versions.get",
     ("POST", "/v1/projects/p:getIamPolicy"): "the owner's and the editor's",

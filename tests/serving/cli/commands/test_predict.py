@@ -152,7 +152,7 @@ def test_a_custom_routine(pilotlight: Run, models_dir: Path) -> None:
     local = pilotlight(f"local predict --model-dir {models_dir / 'forest'} {code} {flags}", request)
 
     assert created.code == 0, created.err
-    assert "INSTALLING" in created.err
+    assert "Creating version v1 of model routine" in created.err
     assert [line.split() for line in table.out.splitlines()] == [
         ["MORE", "VALUE"],
         ["{}", "one"],

@@ -15,7 +15,7 @@ import pytest
 from serving.frameworks import load_frameworks
 
 ROOT = Path(__file__).parents[1]
-OURS = ("serving", "autoscaler", "batch", "training")
+OURS = ("serving", "autoscaler", "batch", "training", "tuning")
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ ROOMS: dict[str, set[str]] = {
     "training/algorithms": {"serving/artifacts", "training"},
     "training/logs": set(),
     "training/messages": set(),
+    "tuning": set(),
     "serving/transport": {"serving/protocols"},
     "serving/protocols": set(),
     "serving/openapi": set(),
@@ -343,7 +344,7 @@ AUTOSCALER = tuple(
 )
 # What modules (those below the first, except those below the second) must not import.
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
-    ("autoscaler", (), ("serving", "batch", "training")),
+    ("autoscaler", (), ("serving", "batch", "training", "tuning")),
     ("batch", (), ("autoscaler", *PROGRAMS)),
     ("serving", ("serving.gateway", "serving.cli", "serving.node.request_marks"), ("autoscaler",)),
     ("serving.node.request_marks", (), AUTOSCALER),
@@ -355,6 +356,8 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("training", (), ("batch", *PROGRAMS, *MODELS)),
     ("training.messages", (), ("serving", "autoscaler")),
     ("training.logs", (), ("serving", "autoscaler")),
+    # Of ours the vocabulary alone, and of that what errors are.
+    ("tuning", (), ("batch", "training", *PROGRAMS, *MODELS)),
     ("serving.gateway", (), ("serving.node", "serving.cli", *MODELS)),
     ("serving.node", (), ("serving.gateway", "serving.cli")),
     *((package, (), (*PROGRAMS, "starlette", "uvicorn")) for package in MODELS),

@@ -1,0 +1,1 @@
+"""Hyperparameter tuning: search spaces, what to try next, when to stop."""

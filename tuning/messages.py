@@ -1,0 +1,88 @@
+"""The messages between the gateway and the process that suggests trials: JSON. Imports nothing heavy.
+
+`python -m tuning LIFELINE` reads requests, one per line, on stdin and writes an answer to each on stdout, in
+their order. It keeps nothing that changes an answer: equal requests have equal answers, in any process.
+LIFELINE is the number of the reading end of a pipe: when its last writing end is closed, the process ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tuning.space import Value
+from tuning.study import Study, Trial
+
+
+class KnownTrial(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What suggestions learn from. `objectives` are in the order of the study's metrics.
+
+    Without objectives the trial is still at work, or `infeasible`.
+    """
+
+    number: int
+    parameters: dict[str, Value]
+    objectives: tuple[float, ...] = ()
+    infeasible: bool = False
+
+
+class SuggestionRequest(msgspec.Struct, frozen=True, tag="suggest"):
+    """Asks for points of `count` new trials, which will be numbered from `first_number` on."""
+
+    study: Study
+    trials: tuple[KnownTrial, ...]
+    count: int
+    first_number: int
+
+
+class ImportanceRequest(msgspec.Struct, frozen=True, tag="importance"):
+    """Asks how much each parameter matters for the first metric."""
+
+    study: Study
+    trials: tuple[KnownTrial, ...]
+
+
+TuningRequest = SuggestionRequest | ImportanceRequest
+
+
+class SuggestionAnswer(msgspec.Struct, frozen=True, tag="suggest"):
+    """Fewer points than asked for, or none, where the space is used up: then `exhausted` is set."""
+
+    points: tuple[dict[str, Value], ...]
+    exhausted: bool = False
+
+
+class ImportanceAnswer(msgspec.Struct, frozen=True, tag="importance"):
+    """Shares by name of the parameter, which add up to 1; empty where too few trials are completed."""
+
+    shares: dict[str, float]
+
+
+class TuningFailure(msgspec.Struct, frozen=True, tag="failed"):
+    """The request was not answered: the name of a google.rpc code and a message."""
+
+    status: str
+    message: str
+
+
+TuningAnswer = SuggestionAnswer | ImportanceAnswer | TuningFailure
+
+
+def read_known_trials(study: Study, trials: Iterable[Trial]) -> tuple[KnownTrial, ...]:
+    """Trials as suggestions see them, in the order of their numbers.
+
+    A completed trial without all of the study's metrics counts as infeasible.
+    """
+    return tuple(_read_known_trial(study, trial) for trial in sorted(trials, key=lambda one: one.number))
+
+
+def _read_known_trial(study: Study, trial: Trial) -> KnownTrial:
+    parameters = trial.parameters
+    if not trial.is_completed:
+        return KnownTrial(trial.number, parameters)
+    values = trial.final.values if trial.final is not None and not trial.infeasible else {}
+    names = [metric.name for metric in study.metrics]
+    if not all(name in values for name in names):
+        return KnownTrial(trial.number, parameters, infeasible=True)
+    return KnownTrial(trial.number, parameters, tuple(values[name] for name in names))

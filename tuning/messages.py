@@ -1,8 +1,10 @@
 """The messages between the gateway and the process that suggests trials: JSON. Imports nothing heavy.
 
-`python -m tuning LIFELINE` reads requests, one per line, on stdin and writes an answer to each on stdout, in
-their order. It keeps nothing that changes an answer: equal requests have equal answers, in any process.
-LIFELINE is the number of the reading end of a pipe: when its last writing end is closed, the process ends.
+The process is given a SuggesterOrder: on stdin of `python -m tuning`, or as the arguments of its entry
+`tuning.suggester:start` where a pilot forks it. It listens at that address and then reports SUGGESTER_READY,
+in a line on stdout or as a pilot's child does. Over a connection it reads requests, one per line, and writes
+an answer to each, in their order. It keeps nothing that changes an answer: equal requests have equal answers,
+in any process.
 """
 
 from __future__ import annotations
@@ -13,6 +15,14 @@ import msgspec
 
 from tuning.space import Value
 from tuning.study import Study, Trial
+
+SUGGESTER_READY = {"ready": True}
+
+
+class SuggesterOrder(msgspec.Struct, frozen=True):
+    """`address` is the path of the unix socket that it is to make."""
+
+    address: str
 
 
 class KnownTrial(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

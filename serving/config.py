@@ -484,8 +484,8 @@ class ServeConfig(ServerSettings):
     )
     container_engine: str = setting(
         "",
-        "Program that runs the containers of versions: docker, podman or a path; such versions are refused "
-        "when left out.",
+        "Program that runs the containers of versions and training jobs: docker, podman or a path; such "
+        "versions and jobs are refused when left out.",
     )
     container_concurrency: int = setting(
         8,

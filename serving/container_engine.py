@@ -1,6 +1,6 @@
-"""Versions that run in containers: the command lines for an engine (docker, podman).
+"""Versions and jobs that run in containers: the command lines for an engine (docker, podman).
 
-The environment variables are those of AI Platform's custom containers, which Vertex AI has too.
+The environment variables of versions are those of AI Platform's custom containers, which Vertex AI has too.
 Source: sections 3.6 and 10 of the AI Platform contract.
 """
 
@@ -21,6 +21,8 @@ from serving.names import VersionName
 from serving.resources import ContainerSpec, RouteMap, Version
 
 SETTING = "container_engine"
+# A program of its own, which outlives whoever has started the container for as long as removing it takes.
+SUPERVISOR = Path(__file__).parent / "runtimes" / "container" / "supervisor.py"
 DEFAULT_PORT, DEFAULT_ANSWER_BYTES = 8080, 64 << 20
 # Variables with the locations of an engine's daemon, settings and images.
 _ENGINE_VARIABLES = (
@@ -33,6 +35,12 @@ _ERROR_LINES = 4
 # Characters of all variables and words of a container. Linux starts no program with many more, and references
 # to references grow beyond any memory.
 _MAX_TEXT = 1 << 20
+
+
+NO_ENGINE = (
+    f"This server runs no containers. Start it with --{SETTING.replace('_', '-')} docker (or podman, or a "
+    f"path): the setting {SETTING} names the program that runs them."
+)
 
 
 class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,12 +176,7 @@ def find_engine(setting: str) -> str:
 def require_engine(engine: str, version: Version) -> None:
     """Raises FailedPrecondition for a version with a container if no engine is set."""
     if version.container is not None and not engine:
-        raise field_error(
-            FailedPrecondition,
-            "version.container",
-            f"This server runs no containers. Start it with --{SETTING.replace('_', '-')} docker (or podman, "
-            f"or a path): the setting {SETTING} names the program that runs them.",
-        )
+        raise field_error(FailedPrecondition, "version.container", NO_ENGINE)
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -185,22 +188,30 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def fetch_image(engine: str, image: str) -> str:
-    """The id of an image, pulled if it is missing. Raises InvalidArgument with the engine's message."""
-    found = _run_engine(engine, ("image", "inspect", "--format", "{{.Id}}", image))
+def fetch_image(engine: str, image: str, environment: Mapping[str, str] | None = None) -> str:
+    """The id of an image, pulled if it is missing. Raises InvalidArgument with the engine's message.
+
+    `environment` is the engine's, None for our own.
+    """
+    if environment is None:
+        environment = environment_without_settings()
+    find_id = ("image", "inspect", "--format", "{{.Id}}", image)
+    found = _run_engine(engine, find_id, environment)
     if found.returncode:
-        pulled = _run_engine(engine, ("pull", image))
+        pulled = _run_engine(engine, ("pull", image), environment)
         if pulled.returncode:
             said = _last_lines(pulled.stderr or pulled.stdout)
             raise InvalidArgument(f"The image {image} cannot be had: {said}")
-        found = _run_engine(engine, ("image", "inspect", "--format", "{{.Id}}", image))
+        found = _run_engine(engine, find_id, environment)
     identity = found.stdout.strip()
     if found.returncode or not identity:
         raise InvalidArgument(f"{engine} knows no image {image}: {_last_lines(found.stderr)}")
     return identity
 
 
-def _run_engine(engine: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_engine(
+    engine: str, words: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             (engine, *words),
@@ -209,7 +220,7 @@ def _run_engine(engine: str, words: Sequence[str]) -> subprocess.CompletedProces
             text=True,
             errors="replace",
             check=False,
-            env=environment_without_settings(),
+            env=environment,
         )
     except OSError as error:
         raise InvalidArgument(f"Cannot run {engine} (setting {SETTING}): {error.strerror}.") from error

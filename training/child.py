@@ -17,17 +17,21 @@ _NICE = 10
 # Above that of nodes and pilots: training ends first when memory runs out.
 _OOM_SCORE = 800
 # The number of a child's lifeline. A program keeps it open, and so the kernel's signal stays set.
-_LIFELINE = 3
+LIFELINE = 3
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process that leads a session of its own; it and its group are killed when `lifeline` is closed."""
+    """A process that leads a session of its own; when `lifeline` is closed, its group is killed.
+
+    `ends_itself`: it is not, but sees that, and ends by itself.
+    """
 
     pid: int
     stdout: int
     stderr: int
     lifeline: int
+    ends_itself: bool
 
     def close_lifeline(self) -> None:
         if self.lifeline >= 0:
@@ -40,8 +44,11 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def fork_child(run: Callable[[], NoReturn]) -> Child:
-    """Fork a process that calls `run`; raises OSError. `run` has descriptors 0 to 2 and the lifeline only."""
+def fork_child(run: Callable[[], NoReturn], *, ends_itself: bool = False) -> Child:
+    """Fork a process that calls `run`; raises OSError. `run` has descriptors 0 to 2 and the lifeline only.
+
+    `ends_itself` is for programs of our own, which watch their lifeline.
+    """
     with contextlib.ExitStack() as undo:
         pipes = [os.pipe() for _ in range(3)]
         for fd in (fd for pipe in pipes for fd in pipe):
@@ -51,29 +58,29 @@ def fork_child(run: Callable[[], NoReturn]) -> Child:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _run_child(run, child_stdout, child_stderr, child_lifeline)
+            _run_child(run, child_stdout, child_stderr, child_lifeline, ends_itself=ends_itself)
         undo.pop_all()
     for fd in (child_stdout, child_stderr, child_lifeline):
         os.close(fd)
     os.set_blocking(stdout, False)
     os.set_blocking(stderr, False)
-    return Child(pid, stdout, stderr, lifeline)
+    return Child(pid, stdout, stderr, lifeline, ends_itself)
 
 
-def _run_child(run: Callable[[], NoReturn], stdout: int, stderr: int, lifeline: int) -> NoReturn:
+def _run_child(
+    run: Callable[[], NoReturn], stdout: int, stderr: int, lifeline: int, *, ends_itself: bool
+) -> NoReturn:
     try:
         os.setsid()
         node_process.restore_signals()
         null = os.open(os.devnull, os.O_RDONLY)
         for number, fd in enumerate((null, stdout, stderr)):
             os.dup2(fd, number)
-        os.dup2(lifeline, _LIFELINE)
-        os.set_inheritable(_LIFELINE, True)
+        os.dup2(lifeline, LIFELINE)
+        os.set_inheritable(LIFELINE, True)
         _close_others()
-        if linux.AVAILABLE:
-            linux.die_with_lifeline(_LIFELINE)
-        linux.raise_oom_score(_OOM_SCORE)
-        linux.harden_process(nice=_NICE)
+        if not ends_itself:
+            _restrict_process()
         run()
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -81,10 +88,18 @@ def _run_child(run: Callable[[], NoReturn], stdout: int, stderr: int, lifeline: 
         os._exit(1)
 
 
+def _restrict_process() -> None:
+    """Before a program of the user's runs."""
+    if linux.AVAILABLE:
+        linux.die_with_lifeline(LIFELINE)
+    linux.raise_oom_score(_OOM_SCORE)
+    linux.harden_process(nice=_NICE)
+
+
 def _close_others() -> None:
     """Close what belongs to the supervisor."""
     for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if fd > _LIFELINE:
+        if fd > LIFELINE:
             with contextlib.suppress(OSError):  # that of the listing
                 os.close(fd)
 

@@ -7,8 +7,9 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 from autoscaler import linux, machine
@@ -21,6 +22,8 @@ OnExit = Callable[[int], None]
 
 # Lines of the end of a process's standard error that are kept.
 _TAIL_LINES = 25
+# Seconds that the supervisors of containers have to remove them.
+REMOVAL_SECONDS = 15.0
 # Seconds between two looks at whether killed processes have ended.
 _POLL_SECONDS = 0.02
 
@@ -63,8 +66,16 @@ class RunningProcess:
         self._started.close_lifeline()
         self._on_exit(exit_code)
 
+    @property
+    def is_container(self) -> bool:
+        return self._started.ends_itself
+
     def kill_group(self) -> None:
-        self._started.send_signal(signal.SIGKILL)
+        """Returns at once. A container is removed by its own supervisor, which takes a moment."""
+        if self.is_container:
+            self._started.close_lifeline()
+        else:
+            self._started.send_signal(signal.SIGKILL)
 
     def terminate_group(self) -> None:
         self._started.send_signal(signal.SIGTERM)
@@ -91,7 +102,19 @@ class JobProcesses:
 
     def start(self, run: Callable[[], NoReturn], task: str, on_exit: OnExit) -> RunningProcess:
         """Fork a process whose lines go to the log as those of `task`; raises OSError."""
-        process = RunningProcess(child.fork_child(run), task, on_exit)
+        return self._watch(RunningProcess(child.fork_child(run), task, on_exit))
+
+    def start_container(
+        self, command: list[str], environment: Mapping[str, str], folder: Path, task: str, on_exit: OnExit
+    ) -> RunningProcess:
+        """Start `serving.runtimes.container.supervisor`; raises OSError."""
+
+        def run() -> NoReturn:
+            child.execute(command, environment, folder)
+
+        return self._watch(RunningProcess(child.fork_child(run, ends_itself=True), task, on_exit))
+
+    def _watch(self, process: RunningProcess) -> RunningProcess:
         self._alive[process.pid] = process
         for reader in process.readers:
             self._readable[reader.fd] = process, reader
@@ -103,9 +126,10 @@ class JobProcesses:
         self._on_all_gone = on_all_gone
         for process in self._alive.values():
             process.terminate_group()
-        for pid in set(linux.list_descendants()) - self._alive.keys():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        if not self._has_containers:
+            for pid in set(linux.list_descendants()) - self._alive.keys():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
         self._loop.call_later(0.0, lambda: self._check_all_gone(deadline))
 
@@ -123,11 +147,29 @@ class JobProcesses:
         """Kill all at once, without looking at how they end."""
         for process in self._alive.values():
             process.kill_group()
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while self._has_containers and time.monotonic() < deadline:
+            self._forget_ended()
+            time.sleep(_POLL_SECONDS)
         linux.kill_descendants()
+
+    @property
+    def _has_containers(self) -> bool:
+        """While there are, nobody else's processes are ended: engines have some of their own."""
+        return any(process.is_container for process in self._alive.values())
+
+    def _forget_ended(self) -> None:
+        for pid in list(self._alive):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del self._alive[pid]
 
     def _check_all_gone(self, deadline: float) -> None:
         left = linux.list_descendants()
-        if left and time.monotonic() >= deadline:
+        now = time.monotonic()
+        if self._has_containers and deadline <= now < deadline + REMOVAL_SECONDS:
+            for process in self._alive.values():
+                process.kill_group()
+        elif left and now >= deadline:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -35,12 +35,31 @@ class ReplicaEvent(StrEnum):
     RESTARTED = "RESTARTED"
 
 
+class ContainerProgram(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What replicas run in containers: an image, and words in place of its entrypoint and its command."""
+
+    image: str
+    entrypoint: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+class ContainerEngine(msgspec.Struct, frozen=True):
+    """The program that runs containers (docker, podman), and its environment."""
+
+    path: str
+    environment: dict[str, str]
+
+
 class ReplicaGroup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Replicas of one role; `devices` has the CUDA_VISIBLE_DEVICES of each, () where none is lent."""
+    """Replicas of one role; `devices` has the CUDA_VISIBLE_DEVICES of each, () where none is lent.
+
+    `container` is what they run in place of the request's module.
+    """
 
     role: ReplicaRole
     count: int = 1
     devices: tuple[str, ...] = ()
+    container: ContainerProgram | None = None
 
 
 class RestartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,7 +80,8 @@ class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     program is `module` with `args`, found in `packages` (URIs of archives) or among the server's libraries;
     `job_dir` is a URI, or "" for none, and is passed to it. `groups` begins with the master, which TF_CONFIG
     calls `primary_name`; `training_input` is the job's TrainingInput as sent. `interpreter` is the Python of
-    this machine that runs the program, "" for the server's own.
+    this machine that runs the program, "" for the server's own. With an `engine` all groups have a container,
+    and there is no module.
 
     `environment` is that of the replicas, and `variables` are the ones in it that the user has set for this
     job. `threads` is how many threads libraries may use in a replica,
@@ -75,7 +95,7 @@ class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     job: str
     uid: str
     attempt: int = 1
-    module: str
+    module: str = ""
     args: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     job_dir: str = ""
@@ -85,6 +105,7 @@ class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     trial: str = ""
     runtime_version: str = ""
     interpreter: str = ""
+    engine: ContainerEngine | None = None
     environment: dict[str, str] = {}
     variables: dict[str, str] = {}
     threads: int = 0

@@ -9,8 +9,8 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.storage import ArtifactFetcher, HeldEntry
 from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.errors import ModelError, ServingError, Unavailable
+from training.containers import fetch_images
 from training.messages import TrainingFailure, TrainingRequest
 
 # Modules that every program finds.
@@ -31,9 +32,13 @@ _QUICK_BYTES = 64 << 20
 
 
 class InstallResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The digest of the entry with the installed packages, or why there is none."""
+    """The digest of the entry with the installed packages, or why there is none.
+
+    `images` are the engine's ids of the images of containers, by their names.
+    """
 
     digest: str = ""
+    images: dict[str, str] = {}
     failed: TrainingFailure | None = None
 
 
@@ -41,12 +46,15 @@ class InstallResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class Program:
     """How the program is run: folders of its modules, and the Python, "" for our own.
 
-    `arguments` are all that it gets; `entry` is held while it may run.
+    `arguments` are all that it gets; `entry` is held while it may run. `job_dir` is the folder, "" for none,
+    as the program is told it, and `images` are the ids of those that containers are made of.
     """
 
     arguments: tuple[str, ...]
+    job_dir: str = ""
     installed: InstalledCode = InstalledCode()
     entry: HeldEntry | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
         if self.entry is not None:
@@ -67,16 +75,18 @@ class ProgramBuilder:
     def find(self) -> Program | None:
         """The program, if that takes milliseconds: without packages, or with local ones in the cache."""
         request = self._request
+        if request.engine is not None:
+            return None
         if not request.packages:
-            return Program(self._make_arguments(), InstalledCode(interpreter=request.interpreter))
+            return Program(*self._make_arguments(), InstalledCode(interpreter=request.interpreter))
         if not _are_quickly_read(request.packages):
             return None
         return self._hold(self._digest(self._fetch_archives()))
 
     def install(self) -> None:
-        """Fill the cache; in a process of its own, as builds run code of the packages and take long.
+        """Fill the cache, or have images pulled; in a process of its own, as that takes long.
 
-        What pip says goes to standard output.
+        What pip says goes to standard output. Builds run code of the packages.
         """
         logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
         logging.getLogger("serving.artifacts").setLevel(logging.DEBUG)
@@ -84,28 +94,38 @@ class ProgramBuilder:
         os.environ["PYTHONPATH"] = os.pathsep.join(
             filter(None, (os.environ.get("PYTHONPATH"), str(PROVIDED)))
         )
-        request = self._request
+        engine = self._request.engine
         try:
-            archives = self._fetch_archives()
-            digest = self._digest(archives)
-            self._cache.build(
-                digest,
-                lambda work: package_cache.build_entry(
-                    archives, work, request.interpreter, request.install_seconds, request.runtime_version
-                ),
-            )
-            result = InstallResult(digest)
+            if engine is not None:
+                result = InstallResult(images=fetch_images(engine, self._request.groups))
+            else:
+                result = InstallResult(self._install_packages())
         except ServingError as error:
             # Nothing is to be loaded here: what a model's error says without its category.
             message = error.detail if isinstance(error, ModelError) else error.message
             result = InstallResult(failed=TrainingFailure(error.status, message))
         self._result_file.write_bytes(msgspec.json.encode(result))
 
+    def _install_packages(self) -> str:
+        """Returns the digest of the entry."""
+        request = self._request
+        archives = self._fetch_archives()
+        digest = self._digest(archives)
+        self._cache.build(
+            digest,
+            lambda work: package_cache.build_entry(
+                archives, work, request.interpreter, request.install_seconds, request.runtime_version
+            ),
+        )
+        return digest
+
     def read_installed(self) -> Program | TrainingFailure:
         """What `install` has made."""
         result = msgspec.json.decode(self._result_file.read_bytes(), type=InstallResult)
         if result.failed is not None:
             return result.failed
+        if result.images:
+            return Program(*self._make_arguments(), images=result.images)
         program = self._hold(result.digest)
         if program is None:
             raise Unavailable("The installed packages were removed from the cache before they were used.")
@@ -115,7 +135,7 @@ class ProgramBuilder:
         entry = self._cache.hold(digest)
         if entry is None:
             return None
-        return Program(self._make_arguments(), package_cache.read_entry(entry.folder), entry)
+        return Program(*self._make_arguments(), package_cache.read_entry(entry.folder), entry)
 
     def _digest(self, archives: Sequence[Path]) -> str:
         return package_cache.digest_inputs(archives, self._request.interpreter)
@@ -125,8 +145,8 @@ class ProgramBuilder:
         uris = enumerate(self._request.packages)
         return [self._cache.fetch_file(uri, folder / str(number)) for number, uri in uris]
 
-    def _make_arguments(self) -> tuple[str, ...]:
-        """All arguments; a local job folder is made, and named by its path."""
+    def _make_arguments(self) -> tuple[tuple[str, ...], str]:
+        """All arguments, and the job folder; a local one is made, and named by its path."""
         request = self._request
         path = request.job_dir
         if path and not path.startswith("gs://"):
@@ -136,7 +156,7 @@ class ProgramBuilder:
                 Path(path).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise Unavailable(f"The folder {path} cannot be made: {error.strerror}.") from error
-        return (*request.args, *(("--job-dir", path) if path else ()))
+        return (*request.args, *(("--job-dir", path) if path else ())), path
 
 
 def _are_quickly_read(uris: Iterable[str]) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from serving.scratch_folders import remove_folder
-from training import child, forked_program
+from training import child, containers, forked_program
 from training.cluster import PortReservation, Replica, build_environment
 from training.job_processes import JobProcesses, OnExit, RunningProcess
-from training.messages import TrainingRequest
+from training.messages import ContainerEngine, ContainerProgram, TrainingRequest
 from training.program import PROVIDED, Program
 
 
@@ -27,11 +27,12 @@ class ReplicaLauncher:
         self._ports = PortReservation((), request.first_port, request.last_port)
         self._program = Program(())
         self._forks = False
+        self._containers = {group.role: group.container for group in request.groups}
 
     def set_program(self, program: Program) -> str:
         """Set what is run; returns why that cannot be forked, "" if it can or no pilot is there."""
         self._program = program
-        if not self._from_pilot or program.installed.interpreter:
+        if not self._from_pilot or program.installed.interpreter or program.images:
             return ""
         obstacle = forked_program.find_obstacle(self._request.variables, program.installed.folders)
         self._forks = not obstacle
@@ -49,6 +50,10 @@ class ReplicaLauncher:
         remove_folder(folder)
         folder.mkdir(parents=True)
         self._ports.release(replica)
+        engine, container = self._request.engine, self._containers[replica.role]
+        if engine is not None and container is not None:
+            command = self._build_container_command(engine, container, replica, environment)
+            return self._processes.start_container(command, engine.environment, folder, replica.task, on_exit)
         return self._processes.start(lambda: self._become_program(environment, folder), replica.task, on_exit)
 
     def close(self) -> None:
@@ -59,10 +64,32 @@ class ReplicaLauncher:
         environment = build_environment(
             self._request, replica, self._ports.ports, threads=self._threads, restarts=restarts
         )
+        if self._program.images:
+            return environment
         installed = map(str, self._program.installed.folders)
         folders = (*installed, environment.get("PYTHONPATH", ""), str(PROVIDED))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         return environment
+
+    def _build_container_command(
+        self,
+        engine: ContainerEngine,
+        container: ContainerProgram,
+        replica: Replica,
+        environment: Mapping[str, str],
+    ) -> list[str]:
+        request, program = self._request, self._program
+        return containers.build_command(
+            engine,
+            program.images[container.image],
+            container,
+            program.arguments,
+            environment,
+            name=containers.make_name(request.job, replica.task),
+            job_dir=program.job_dir,
+            memory_bytes=request.memory_bytes // request.size,
+            lifeline=child.LIFELINE,
+        )
 
     def _become_program(self, environment: Mapping[str, str], folder: Path) -> NoReturn:
         """In the process of a replica."""

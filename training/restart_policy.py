@@ -14,6 +14,8 @@ from training.messages import ReplicaRole, RestartLimits
 _CONSEQUENCE_SECONDS = 60.0
 # From here on an exit code is that of a shell for "died of a signal", or one that the program chose so.
 _FIRST_SIGNAL_CODE = 128
+_KILLED_CODE = _FIRST_SIGNAL_CODE + signal.SIGKILL
+_MEMORY_HINT = " It may have run out of memory."
 
 
 class Action(enum.Enum):
@@ -88,9 +90,10 @@ def describe_exit(replica: Replica, exit_code: int) -> str:
     """A sentence as AI Platform has it."""
     if exit_code < 0:
         name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else str(-exit_code)
-        hint = " It may have run out of memory." if exit_code == -signal.SIGKILL else ""
+        hint = _MEMORY_HINT if exit_code == -signal.SIGKILL else ""
         return f"The replica {replica.role} {replica.index} was ended by signal {name}.{hint}"
+    hint = _MEMORY_HINT if exit_code == _KILLED_CODE else ""
     return (
         f"The replica {replica.role} {replica.index} exited with a non-zero status of {exit_code}. "
-        "Termination reason: Error."
+        f"Termination reason: Error.{hint}"
     )

@@ -125,14 +125,15 @@ class Supervisor:
             self._builder.install()
             os._exit(0)
 
-        self._write_note("Installing packages.")
+        self._write_note("Pulling images." if self._request.engine is not None else "Installing packages.")
         self._processes.start(install, SERVICE_TASK, self._handle_installed)
 
     def _handle_installed(self, exit_code: int) -> None:
         if self._ending:
             return
         if exit_code:
-            self._fail("INTERNAL", f"Installing the packages ended with exit code {exit_code}.")
+            what = "Pulling the images" if self._request.engine is not None else "Installing the packages"
+            self._fail("INTERNAL", f"{what} ended with exit code {exit_code}.")
             return
         try:
             program = self._builder.read_installed()

@@ -41,8 +41,11 @@ def run(state: Path, words: list[str]) -> int:
     """Run a container until it ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rm", action="store_true")
-    for flag in ("--name", "--pull", "--publish", "--security-opt", "--memory", "--entrypoint", "--volume"):
+    for flag in ("--name", "--pull", "--publish", "--network", "--security-opt", "--memory", "--entrypoint"):
         parser.add_argument(flag)
+    parser.add_argument("--cpu-shares", type=int)
+    parser.add_argument("--oom-score-adj", type=int)
+    parser.add_argument("--volume", action="append", default=[])
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("image")
     parser.add_argument("words", nargs=argparse.REMAINDER)
@@ -51,17 +54,14 @@ def run(state: Path, words: list[str]) -> int:
     if found is None or given.pull != "never":
         fail(f"Unable to find image '{given.image}' locally")
     image = json.loads(found.read_text())
-    host, _, port = given.publish.partition("::")
-    assert host == "127.0.0.1"
-    with socket.create_server((host, 0)) as free:
-        published = free.getsockname()[1]
     environment = dict(entry.split("=", 1) for entry in given.env)
-    assert environment["AIP_HTTP_PORT"] == port
-    environment["AIP_HTTP_PORT"] = str(published)
-    if given.volume:
-        folder, mount, mode = given.volume.split(":")
-        assert (environment["AIP_STORAGE_URI"], mode) == (mount, "ro")
-        environment["AIP_STORAGE_URI"] = folder
+    published = publish(given.publish, environment) if given.publish else 0
+    assert published or given.network == "host"
+    for volume in given.volume:
+        folder, mount, *mode = volume.split(":")
+        if folder != mount:
+            assert (environment["AIP_STORAGE_URI"], mode) == (mount, ["ro"])
+            environment["AIP_STORAGE_URI"] = folder
     start = [given.entrypoint] if given.entrypoint else image["entrypoint"]
     command = [*start, *(given.words or ([] if given.entrypoint else image["command"]))]
     environment["PATH"] = os.environ["PATH"]
@@ -70,7 +70,18 @@ def run(state: Path, words: list[str]) -> int:
     file.write_text(json.dumps({"pid": process.pid, "port": published, "command": sys.argv[2:]}))
     code = process.wait()
     file.unlink(missing_ok=True)
-    return code
+    return code if code >= 0 else 128 - code
+
+
+def publish(ports: str, environment: dict[str, str]) -> int:
+    """Have the program listen at a free port."""
+    host, _, port = ports.partition("::")
+    assert host == "127.0.0.1"
+    with socket.create_server((host, 0)) as free:
+        published: int = free.getsockname()[1]
+    assert environment["AIP_HTTP_PORT"] == port
+    environment["AIP_HTTP_PORT"] = str(published)
+    return published
 
 
 def main() -> int:
@@ -93,6 +104,8 @@ def main() -> int:
             print(f"127.0.0.1:{read_container(state, name)['port']}")
         case ["inspect", "--format", "{{.State.Pid}}", name]:
             print(read_container(state, name)["pid"])
+        case ["kill", "--signal", "TERM", name]:
+            os.killpg(read_container(state, name)["pid"], signal.SIGTERM)
         case ["kill", name]:
             os.killpg(read_container(state, name)["pid"], signal.SIGKILL)
         case ["rm", "--force", name]:

@@ -175,7 +175,7 @@ def _check_image_job(given: TrainingInput) -> None:
             )
     algorithm = find_algorithm(given)
     if algorithm is None:
-        check_image_name(master_image(given), "training_input.master_config.image_uri")
+        _check_image_names(given)
     elif algorithm not in ALGORITHMS:
         raise _input_error(
             "master_config.image_uri",
@@ -183,6 +183,13 @@ def _check_image_job(given: TrainingInput) -> None:
         )
     elif not given.job_dir:
         raise _input_error("job_dir", "A built-in algorithm needs a place for its model.")
+
+
+def _check_image_names(given: TrainingInput) -> None:
+    for group in ("master", *_GROUPS):
+        config: ReplicaConfig = getattr(given, f"{group}_config") or ReplicaConfig()
+        if config.image_uri:
+            check_image_name(config.image_uri, f"training_input.{group}_config.image_uri")
 
 
 def _check_versions(given: TrainingInput) -> None:

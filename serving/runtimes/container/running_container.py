@@ -17,10 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serving.config import environment_without_settings
-from serving.container_engine import ContainerRunConfig
+from serving.container_engine import SUPERVISOR, ContainerRunConfig
 from serving.errors import LoadFailed
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _POLL_INTERVAL = 0.1
 # The contract's timeout and interval of health checks (docs/containers.md), in seconds.
 _HEALTH_TIMEOUT, HEALTH_INTERVAL = 10.0, 10.0
@@ -56,12 +55,11 @@ class RunningContainer:
         lifeline, self._lifeline = os.pipe()
         self._report, report = os.pipe()
         try:
-            # A program of its own, which outlives its node for as long as removing the container takes.
             self._supervisor = subprocess.Popen(
                 (
                     sys.executable,
                     "-I",
-                    str(_SUPERVISOR),
+                    str(SUPERVISOR),
                     str(lifeline),
                     str(report),
                     self.name,

@@ -1,10 +1,13 @@
-"""Runs one container, and removes it when the node's process ends, however that ends.
+"""Runs one container, and removes it when whoever needs it ends, however that ends.
 
     python supervisor.py LIFELINE REPORT NAME ENGINE run ...
 
-The descriptor LIFELINE is closed when the node is gone; to REPORT goes how the container ended, as JSON. An
-engine's containers are no children of its command: killing that leaves them running, so they are removed by
-name.
+The descriptor LIFELINE is closed when who needs it (a node, the supervisor of a training job) is gone. To
+the descriptor REPORT goes how the container ended, as JSON. An engine's containers are no children of its
+command: killing that leaves them running, so they are removed by name.
+
+With `-` in place of REPORT the container is a program that ends by itself: its output and its exit code are
+ours, and SIGTERM is passed on to it.
 """
 
 from __future__ import annotations
@@ -17,47 +20,73 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 _LAST_LINES, _LINE_LETTERS = 5, 300
 _TRIES, _PAUSE = 20, 0.25
+# In place of the descriptor REPORT.
+_NO_REPORT = "-"
+# An engine that does not answer is given up, so that its container's end does not wait for it.
+_ENGINE_SECONDS = 10.0
 _CHUNK = 65536
 
 
 def main() -> None:
-    """Run a container until it ends or the node does."""
+    """Run a container until it ends or is not needed any more."""
     lifeline, report, name, *command = sys.argv[1:]
     engine = command[0]
+    is_program = report == _NO_REPORT
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    output = None if is_program else subprocess.PIPE
     try:
         container = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
             restore_signals=True,
             start_new_session=True,
         )
     except OSError as error:
-        _report_exit(int(report), -1, [f"Cannot run {engine}: {error.strerror}."])
+        problem = f"Cannot run {engine}: {error.strerror}."
+        if is_program:
+            sys.exit(problem)
+        _report_exit(int(report), -1, [problem])
         sys.exit(1)
+    if is_program:
+        signal.signal(signal.SIGTERM, lambda *_: _start_thread(_terminate_container, container, engine, name))
     tail: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     pumps = [
-        threading.Thread(target=_copy_output, args=(pipe.fileno(), target, tail), daemon=True)
+        _start_thread(_copy_output, pipe.fileno(), target, tail)
         for pipe, target in ((container.stdout, 1), (container.stderr, 2))
         if pipe is not None
     ]
-    for pump in pumps:
-        pump.start()
-    threading.Thread(
-        target=_watch_lifeline, args=(int(lifeline), container, engine, name), daemon=True
-    ).start()
+    _start_thread(_watch_lifeline, int(lifeline), container, engine, name)
     code = container.wait()
     for pump in pumps:
         pump.join(timeout=1)
-    _report_exit(int(report), code, list(tail))
+    if not is_program:
+        _report_exit(int(report), code, list(tail))
     # The engine's command may have ended without its container.
     _remove_container(engine, name)
+    if is_program:
+        sys.exit(code if code >= 0 else 128 - code)
+
+
+def _start_thread(run: Callable[..., None], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=run, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _terminate_container(container: subprocess.Popen[bytes], engine: str, name: str) -> None:
+    """Send it SIGTERM, also when it is only about to be made."""
+    pause = threading.Event()
+    for _ in range(_TRIES):
+        if _run_engine(engine, "kill", "--signal", "TERM", name)[0] or container.poll() is not None:
+            return
+        pause.wait(_PAUSE)
 
 
 def _watch_lifeline(lifeline: int, container: subprocess.Popen[bytes], engine: str, name: str) -> None:
@@ -89,8 +118,14 @@ def _remove_container(engine: str, name: str) -> bool:
 def _run_engine(engine: str, *words: str) -> tuple[bool, str]:
     """Whether the engine does it, and what it prints."""
     try:
-        done = subprocess.run((engine, *words), stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    except OSError:
+        done = subprocess.run(
+            (engine, *words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_ENGINE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return False, ""
     return done.returncode == 0, done.stdout.decode(errors="replace")
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.child_environment import keep_storage_variables, sanitize_environment
 from serving.config import ServeConfig
+from serving.container_engine import engine_environment, find_engine
 from serving.gateway.catalog.training_replicas import (
     ALGORITHMS,
-    ReplicaRequest,
     find_algorithm,
     list_replicas,
     master_image,
@@ -18,8 +19,15 @@ from serving.gateway.catalog.training_replicas import (
 from serving.gateway.state.records import JobRecord
 from serving.predictor import interpreters
 from serving.predictor.interpreters import InterpreterRegistry
-from serving.resources import TrainingInput, TrainingOptions
-from training.messages import ReplicaGroup, ReplicaRole, RestartLimits, TrainingRequest
+from serving.resources import ReplicaConfig, TrainingInput, TrainingOptions
+from training.messages import (
+    ContainerEngine,
+    ContainerProgram,
+    ReplicaGroup,
+    ReplicaRole,
+    RestartLimits,
+    TrainingRequest,
+)
 
 # Seconds that replicas have after SIGTERM.
 _GRACE_SECONDS = 10.0
@@ -30,6 +38,7 @@ class TrainingDefaults:
     """Settings of the server that apply to every job; `environment` is that of its replicas."""
 
     environment: Mapping[str, str]
+    engine: ContainerEngine | None
     cache_dir: Path
     cache_bytes: int
     install_seconds: float
@@ -40,9 +49,14 @@ class TrainingDefaults:
 
     @classmethod
     def from_config(cls, config: ServeConfig, environment: Mapping[str, str]) -> TrainingDefaults:
-        """Raises InvalidArgument."""
+        """`environment` is the server's. Raises InvalidArgument."""
+        engine = find_engine(config.container_engine)
         return cls(
-            environment,
+            {
+                **sanitize_environment(environment, config.node_environment, storage=True),
+                "PYTHONUNBUFFERED": "1",
+            },
+            ContainerEngine(engine, engine_environment(environment)) if engine else None,
             config.state_dir / "cache",
             config.cache_bytes,
             config.build_timeout,
@@ -59,6 +73,7 @@ def build_training_request(
     given = record.job.training_input or TrainingInput()
     options = record.job.training_options or TrainingOptions()
     algorithm = find_algorithm(given)
+    in_containers = algorithm is None and bool(master_image(given))
     return TrainingRequest(
         job=record.job.job_id,
         uid=record.uid,
@@ -67,12 +82,15 @@ def build_training_request(
         args=given.args,
         packages=given.package_uris,
         job_dir=given.job_dir,
-        groups=tuple(_build_groups(list_replicas(given), devices)),
+        groups=tuple(_build_groups(given, devices, in_containers=in_containers)),
         primary_name=_primary_name(given),
         training_input=record.sent_input,
         runtime_version=given.runtime_version,
         interpreter=defaults.interpreters.find_interpreter(given.runtime_version),
-        environment=dict(defaults.environment),
+        engine=defaults.engine if in_containers else None,
+        environment=dict(
+            keep_storage_variables(defaults.environment) if in_containers else defaults.environment
+        ),
         variables=options.env,
         threads=options.threads,
         memory_bytes=memory_bytes or int(options.memory_bytes or 0),
@@ -89,15 +107,25 @@ def build_training_request(
     )
 
 
-def _build_groups(groups: Sequence[ReplicaRequest], devices: Sequence[str]) -> Iterator[ReplicaGroup]:
+def _build_groups(
+    given: TrainingInput, devices: Sequence[str], *, in_containers: bool
+) -> Iterator[ReplicaGroup]:
     """Give each replica its part of the devices; those that ask for none see none where there are some."""
-    given = iter(devices)
-    for group in groups:
+    left = iter(devices)
+    for group in list_replicas(given):
         parts = tuple(
-            ",".join(device for _, device in zip(range(group.gpus), given, strict=False))
+            ",".join(device for _, device in zip(range(group.gpus), left, strict=False))
             for _ in range(group.number)
         )
-        yield ReplicaGroup(ReplicaRole(group.role), group.number, parts)
+        container = _build_container(given, group.config) if in_containers else None
+        yield ReplicaGroup(ReplicaRole(group.role), group.number, parts, container)
+
+
+def _build_container(given: TrainingInput, config: ReplicaConfig) -> ContainerProgram:
+    """A group without an image of its own has the master's."""
+    return ContainerProgram(
+        config.image_uri or master_image(given), config.container_command, config.container_args
+    )
 
 
 def _primary_name(given: TrainingInput) -> str:

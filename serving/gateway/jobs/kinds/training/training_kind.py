@@ -12,9 +12,9 @@ import msgspec
 from autoscaler import machine
 from autoscaler.child_launcher import LIFELINE_PLACEHOLDER
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
-from serving.child_environment import sanitize_environment
 from serving.config import ServeConfig
-from serving.errors import FailedPrecondition, InvalidArgument, field_error
+from serving.container_engine import NO_ENGINE
+from serving.errors import FailedPrecondition, Unimplemented, field_error
 from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.catalog.training_checks import (
     TrainingRules,
@@ -69,8 +69,8 @@ from training.messages import (
 
 TRAINING_COMMAND = (sys.executable, "-m", "training", LIFELINE_PLACEHOLDER)
 _SEATS_PER_CORE = 4
-# Beyond the time that replicas have after SIGTERM.
-_SUPERVISOR_SECONDS = 5.0
+# Beyond the time that replicas have after SIGTERM: containers take some to be removed.
+_SUPERVISOR_SECONDS = 20.0
 _THREADS = 2
 
 
@@ -143,11 +143,8 @@ class TrainingKind(TrainingRules):
         self, config: ServeConfig, environment: Mapping[str, str], command: Sequence[str] = TRAINING_COMMAND
     ) -> None:
         self.command = command
-        self.environment = {
-            **sanitize_environment(environment, config.node_environment, storage=True),
-            "PYTHONUNBUFFERED": "1",
-        }
-        self._defaults = TrainingDefaults.from_config(config, self.environment)
+        self._defaults = TrainingDefaults.from_config(config, environment)
+        self.environment = self._defaults.environment
         self.grace_seconds = self._defaults.grace_seconds + _SUPERVISOR_SECONDS
         self._sources = TrustedSources.from_setting(config.trusted_sources)
         devices = list_devices(config.gpus)
@@ -168,13 +165,7 @@ class TrainingKind(TrainingRules):
         check_training_input(given)
         check_training_options(options)
         if master_image(given) and find_algorithm(given) is None:
-            raise field_error(
-                InvalidArgument,
-                "training_input.master_config.image_uri",
-                "This server runs training programs as Python processes, not in containers (the setting "
-                "container_engine is for predictions). Give packageUris and pythonModule instead, or the "
-                "image of a built-in algorithm.",
-            )
+            self._check_images(given)
         if is_tpu(given):
             raise field_error(
                 FailedPrecondition,
@@ -188,6 +179,25 @@ class TrainingKind(TrainingRules):
             check_local_uri(self._defaults.folders, "training_input.job_dir", given.job_dir, whole=True)
         self._defaults.interpreters.find_interpreter(given.runtime_version)
         admission.check_fits(given, options, self._total)
+
+    def _check_images(self, given: TrainingInput) -> None:
+        """Raises Unimplemented where no containers are run, and FailedPrecondition."""
+        if self._defaults.engine is None:
+            raise field_error(
+                Unimplemented,
+                "training_input.master_config.image_uri",
+                f"{NO_ENGINE} Without one, packageUris and pythonModule name a program of Python, and the "
+                "image of a built-in algorithm trains with this server's own.",
+            )
+        for group in list_replicas(given):
+            field = f"training_input.{group.field}_config"
+            self._sources.check_image(f"{field}.image_uri", group.config.image_uri or master_image(given))
+            if group.gpus:
+                raise field_error(
+                    FailedPrecondition,
+                    f"{field}.accelerator_config",
+                    "GPUs are not passed on to containers. Leave acceleratorConfig out to train without.",
+                )
 
     async def try_output(self, job: Job) -> None:
         given = job.training_input or TrainingInput()

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from serving.config import ServeConfig
-from serving.errors import ServingError
+from serving.errors import ServingError, Unimplemented
 from serving.gateway.jobs.job_kind import FailedAttempt, SucceededAttempt, TimeLimits
 from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.resources import Job, TrainingOutput, resource_from_json
 from training.messages import (
+    ContainerProgram,
     ReplicaEvent,
     ReplicaReport,
     ReplicaRole,
@@ -32,6 +33,7 @@ INPUT: dict[str, Any] = {
 }
 IMAGE: dict[str, Any] = {"packageUris": None, "pythonModule": None}
 BOOSTED_TREES = {"imageUri": "gcr.io/cloud-ml-algos/boosted_trees:latest"}
+OWN_IMAGE: dict[str, Any] = {**IMAGE, "masterConfig": {"imageUri": "gcr.io/p/t:1"}}
 GPUS = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "2"}}
 
 
@@ -63,8 +65,10 @@ def build_request(kind: TrainingKind, job: Job) -> TrainingRequest:
     [
         ({}, {"scaleTier": "PREMIUM_1"}, r"training_input\.scale_tier .*31 replicas"),
         ({}, {"workerCount": "many"}, r"training_input\.worker_count"),
-        ({}, {**IMAGE, "masterConfig": {"imageUri": "gcr.io/p/t:1"}},
-         r"training_input\.master_config\.image_uri .*not in containers"),
+        ({"container_engine": "true", "trusted_sources": "docker://gcr.io/q"}, OWN_IMAGE,
+         r"training_input\.master_config\.image_uri .*gcr.io/p/t:1 is no image that this server trusts"),
+        ({"container_engine": "true", "gpus": "0"}, {**OWN_IMAGE, "scaleTier": "BASIC_GPU"},
+         r"training_input\.master_config\.accelerator_config .*not passed on to containers"),
         ({}, {"scaleTier": "BASIC_TPU"}, r"training_input\.scale_tier .*no TPUs"),
         ({}, {"scaleTier": "BASIC_GPU"}, r"accelerator_config .*has none \(setting gpus\)"),
         ({"local_folders": "/data"}, {"jobDir": "/elsewhere"}, r"training_input\.job_dir .*local_folders"),
@@ -75,6 +79,32 @@ def build_request(kind: TrainingKind, job: Job) -> TrainingRequest:
 def test_what_the_settings_refuse(tmp_path: Path, settings: Any, changes: Any, message: str) -> None:
     with pytest.raises(ServingError, match=message):
         make_kind(tmp_path, **settings).check_settings(make_job(**changes))
+
+
+def test_an_image_without_an_engine(tmp_path: Path) -> None:
+    """It is what this server does not do, and the field says so."""
+    with pytest.raises(Unimplemented, match=r"master_config\.image_uri .*--container-engine docker"):
+        make_kind(tmp_path).check_settings(make_job(**OWN_IMAGE))
+
+
+def test_the_request_of_containers(tmp_path: Path) -> None:
+    """A group without an image has the master's; nothing of this machine's programs is in their environment."""
+    kind = make_kind(tmp_path, container_engine="true")
+    job = make_job(
+        **IMAGE, scaleTier="CUSTOM", masterType="n1-standard-4", workerType="n1-standard-4", workerCount=1,
+        masterConfig={"imageUri": "gcr.io/p/t:1"}, workerConfig={"containerArgs": ["a"]}, jobDir="/out",
+    )  # fmt: skip
+
+    request = build_request(kind, job)
+
+    assert request.engine is not None
+    assert Path(request.engine.path).name == "true"
+    assert request.engine.environment == {"PATH": "/bin"}
+    assert [group.container for group in request.groups] == [
+        ContainerProgram("gcr.io/p/t:1"), ContainerProgram("gcr.io/p/t:1", (), ("a",))
+    ]  # fmt: skip
+    assert request.environment == {"STORAGE_EMULATOR_HOST": "http://e"}
+    assert request.primary_name == "master"
 
 
 def test_the_request_of_a_cluster(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_cancelled_container(server: Server, engine: Engine, tmp_path: Path) -
     """It is asked to end first, and nothing of it is left."""
     (tmp_path / "wait").touch()
     name = submit(server, container_job("cancelled_container", tmp_path))
-    until(lambda: (tmp_path / "step").exists(), "it is at work")
+    until((tmp_path / "step").exists, "it is at work")
 
     server.call("POST", f"{name}:cancel")
 

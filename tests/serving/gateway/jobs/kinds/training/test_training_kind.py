@@ -88,7 +88,7 @@ def test_an_image_without_an_engine(tmp_path: Path) -> None:
 
 
 def test_the_request_of_containers(tmp_path: Path) -> None:
-    """A group without an image has the master's; nothing of this machine's programs is in their environment."""
+    """A group without an image has the master's; they get nothing of this machine's programs."""
     kind = make_kind(tmp_path, container_engine="true")
     job = make_job(
         **IMAGE, scaleTier="CUSTOM", masterType="n1-standard-4", workerType="n1-standard-4", workerCount=1,

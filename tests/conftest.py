@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from tests.emulator import Emulator, Front, running_emulator, running_front
 
 # Before anything imports gRPC: tests start processes beside it, as servers do.
 set_grpc_environment()
+
+# A shell without job control starts what runs in the background with SIGINT ignored, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: machines are noisy. A gate must not depend on luck: there the examples are always the same.
 settings.register_profile("search", deadline=None)

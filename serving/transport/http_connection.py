@@ -108,6 +108,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0  # bytes of an incomplete head, or of incomplete trailers
         self._data_bytes = 0  # size of the data being parsed
         self._body_bytes = 0  # bytes of the body so far
+        self._unparsed_bytes = 0  # bytes of the body still to come, which are not shown to the parser
         self._body_bytes_at_since = 0  # the value of `_body_bytes` at `since`
         self.unsent_bytes = 0  # bytes of responses that the client had not read at the last check
         self._responses_dropped = False  # the connection is being aborted with them
@@ -205,7 +206,9 @@ class HttpConnection(HttpToolsProtocol):
         self.cycle = self._active = self._tls = None
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is CLOSE:
+        if self._unparsed_bytes:
+            data = self._receive_body(data)
+        if self.phase is CLOSE or not data:
             return
         if self._has_handler and self.phase is REQUEST:
             end = data.find(b"\r\n\r\n") + 4
@@ -225,6 +228,23 @@ class HttpConnection(HttpToolsProtocol):
             self._head_bytes = self._head_bytes + len(data) if moved == self._body_bytes else 0
             if self._head_bytes > self._limiter.max_head_bytes:
                 self.reject("max_header_bytes", self._head_too_large())
+            elif self.phase is BODY and isinstance(self.cycle, HttpRequest) and self.cycle.keep_alive:
+                self._unparsed_bytes = max(0, self._length - self._body_bytes)
+
+    def _receive_body(self, data: bytes) -> bytes:
+        """Take the rest of a body past the parser, which would copy it. Returns what follows the body."""
+        left = self._unparsed_bytes
+        body, rest = (data, b"") if len(data) <= left else (data[:left], data[left:])
+        self._unparsed_bytes -= len(body)
+        self.on_body(body)
+        if not self._unparsed_bytes and self.phase is BODY:
+            self.on_message_complete()
+            self._renew_parser()
+        return rest
+
+    def _renew_parser(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     def _parse_data(self, data: bytes) -> None:
         """Feed the parser, which stops at each request that asks for a protocol upgrade."""
@@ -234,9 +254,7 @@ class HttpConnection(HttpToolsProtocol):
             rest = memoryview(rest)[end:]
             self._raw_head = b""
             head = self._head_without_upgrade()
-            # Another parser: one that has read `Connection: close` reads no head after that.
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self._renew_parser()  # one that has read `Connection: close` reads no head after that
             self._feed_parser(head)
             end = self._feed_parser(rest)
 

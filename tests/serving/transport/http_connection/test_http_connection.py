@@ -50,6 +50,31 @@ def test_requests_follow_each_other_on_a_connection() -> None:
     run(main)
 
 
+def test_a_body_may_come_in_any_pieces() -> None:
+    """And what follows it may come in its last piece."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/a", b"x" * 200_000)[:-150_000])
+        for size in (1, 100_000, 0, 49_998):
+            client.send(b"y" * size)
+            await settle()
+        assert not world.bodies
+        follow = post(b"/b", b"z" * 70_000)
+        client.send(b"y" + follow[:30_000])
+        assert (await client.answer()).body == b"/a 200000"
+        client.send(follow[30_000:] + post(b"/c", b"12") + GOOD)
+        assert [answer.body for answer in await client.answers(3)] == [b"/b 70000", b"/c 2", b"/a 0"]
+
+        closing = post(b"/d", b"w" * 90_000).replace(b"host: t", b"host: t\r\nconnection: close")
+        client.send(closing[:40_000])
+        await settle()
+        client.send(closing[40_000:] + GOOD)
+        assert [answer.body for answer in (await client.answers(5))[3:]] == [b"/d 90000"]
+        assert await client.ended()
+
+    run(main)
+
+
 def test_pipelined_requests_are_answered_in_their_order() -> None:
     """However long the first one takes; those beyond the limit are not read, and the connection ends."""
 

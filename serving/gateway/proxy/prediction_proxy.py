@@ -241,9 +241,11 @@ class ProxiedRequest:
     def dispatch(self) -> None:
         """Send the request to a free node, or wait for one. Raises the ServingError to refuse it with."""
         proxy, client_request = self._proxy, self._client_request
-        if len(client_request.body) > proxy.max_body_bytes:
+        size = len(client_request.body)
+        if size > proxy.max_body_bytes:
             raise body_too_large(proxy.max_body_bytes)
-        self._hold_body(len(client_request.body))
+        proxy.reserve_bytes(size)
+        self._held_bytes = size
         given, longest = client_request.head.prediction_headers.get(TIMEOUT), proxy.request_timeout
         self.timeout = timeout = longest if given is None else min(parse_timeout(given), longest)
         self.deadline = asyncio.get_running_loop().time() + timeout
@@ -264,11 +266,6 @@ class ProxiedRequest:
         self._timeout_bucket = bucket = proxy.timeouts.bucket_for(timeout)
         bucket.add(self)
         self.send(client, lease, self, timeout, lease.granted)
-
-    def _hold_body(self, size: int) -> None:
-        """Count the body until it is answered. Raises ResourceExhausted."""
-        self._proxy.reserve_bytes(size)
-        self._held_bytes = size
 
     # ---- inside a node
 
@@ -376,13 +373,13 @@ class ProxiedRequest:
         except Exception:
             self.fail()
             return
-        timing = RequestTiming(now - self._started_at, self._node_seconds, self.waits)
+        timing: RequestTiming = (now - self._started_at, self._node_seconds, self.waits)
         observer = self._proxy.observer
         try:
             if self._trace is not None:
                 self._trace.end(reply.status, version=str(target.name))
             if observer.count_answer(timing, target, body, reply):
-                observer.on_answered(self._describe(target), timing.total, target, body, reply)
+                observer.on_answered(self._describe(target), timing[0], target, body, reply)
         except Exception:
             logger.exception("a reply could not be counted or logged")
 

@@ -20,7 +20,7 @@ from tests.emulator import Emulator, Front, running_emulator, running_front
 # Before anything imports gRPC: tests start processes beside it, as servers do.
 set_grpc_environment()
 
-# A shell without job control starts what runs in the background with SIGINT ignored, and so would all that tests start.
+# A shell without job control ignores SIGINT in what it starts in the background, and tests pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: machines are noisy. A gate must not depend on luck: there the examples are always the same.

@@ -144,7 +144,7 @@ def measure_rates(
         for _ in range(turns):
             for name, one in running.items():
                 rates[name].append(client.run_load(one.url, bodies, connections, seconds).rps)
-                # It may go on computing what the client no longer waits for, at the cost of the next one's turn.
+                # It may still compute what the client no longer waits for, at the cost of the next turn.
                 one.wait_until_idle(_REST_SECONDS)
         return rates
 

@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from training.messages import TrainingFailure, TrainingReport, TrainingRequest
-from training.supervisor import Supervisor
+from training.supervisor import run_request
 
 
 def main(lifeline: int) -> None:
@@ -27,7 +27,7 @@ def main(lifeline: int) -> None:
         message = f"This is no request for a training job: {error}"
         send_report(TrainingReport(failed=TrainingFailure("INVALID_ARGUMENT", message)))
         return
-    Supervisor(request, send_report, lifeline).run()
+    run_request(request, send_report, lifeline)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,270 @@
+"""The supervisor of a training job: prepares it, runs its replicas, starts lost ones again, ends everything.
+
+It has one thread and never imports the user's code, so that replicas can be forked from it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from serving.errors import ServingError
+from training.cluster import Replica, list_replicas
+from training.event_loop import EventLoop
+from training.job_processes import JobProcesses, RunningProcess
+from training.logs.entries import SERVICE_TASK
+from training.logs.severity import ERROR, INFO
+from training.logs.writer import JobLogWriter
+from training.messages import (
+    ReplicaEvent,
+    ReplicaReport,
+    ReplicaRole,
+    TrainingFailure,
+    TrainingOutcome,
+    TrainingPhase,
+    TrainingReport,
+    TrainingRequest,
+)
+from training.program import Program, ProgramBuilder
+from training.replica_launcher import ReplicaLauncher
+from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
+
+SendReport = Callable[[TrainingReport], None]
+
+_HEARTBEAT_SECONDS = 5.0
+_MEMORY_POLL_SECONDS = 0.5
+_TRACEBACK = "Traceback (most recent call last):"
+# Lines of standard error that stand for the reason where there is no traceback.
+_REASON_LINES = 5
+
+
+class ClusterSupervisor:
+    """Runs one request. `lifeline`: when its other end is closed, all processes are killed at once.
+
+    `from_pilot`: this process has imported what programs need, so replicas are forked where that is safe.
+    """
+
+    def __init__(
+        self, request: TrainingRequest, send_report: SendReport, lifeline: int, *, from_pilot: bool = False
+    ) -> None:
+        self._request = request
+        self._send_report = send_report
+        self._log = JobLogWriter(Path(request.log_dir), request.attempt, request.log_bytes, request.trial)
+        self._loop = EventLoop()
+        self._loop.add_signal_handler(signal.SIGTERM, self._cancel)
+        self._loop.add_signal_handler(signal.SIGINT, self._cancel)
+        self._loop.add_reader(lifeline, self._die)
+        self._processes = JobProcesses(self._loop, self._log)
+        self._replicas = list_replicas(request.groups)
+        self._builder = ProgramBuilder(request)
+        self._launcher = ReplicaLauncher(request, self._processes, from_pilot=from_pilot)
+        self._running: dict[Replica, RunningProcess] = {}
+        self._history = RestartHistory()
+        self._restarts: dict[Replica, int] = {}
+        self._ending = False
+        self._first_start: float | None = None
+        self._replica_seconds = 0.0
+        self._has_ended = False
+        self._failure: TrainingFailure | None = None
+        self._is_over = False
+
+    def run(self) -> None:
+        """Run the job to its end, which the last report tells; when it returns, no process is left."""
+        Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
+        self._send_heartbeats()
+        self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
+        self._write_note("Job is preparing.")
+        try:
+            self._prepare()
+            self._loop.run_until(lambda: self._is_over)
+        except BaseException:
+            self._processes.kill_all()
+            raise
+        self._log.close()
+        self._loop.close()
+        self._launcher.close()
+        self._send_report(self._build_last_report())
+
+    def _prepare(self) -> None:
+        """Have the packages installed; in a process of its own, unless they are already."""
+        try:
+            program = self._builder.find()
+        except ServingError as error:
+            self._fail(error.status, error.message)
+            return
+        if program is not None:
+            self._run_program(program)
+            return
+
+        def install() -> NoReturn:
+            self._builder.install()
+            os._exit(0)
+
+        self._write_note("Pulling images." if self._request.engine is not None else "Installing packages.")
+        self._processes.start(install, SERVICE_TASK, self._handle_installed)
+
+    def _handle_installed(self, exit_code: int) -> None:
+        if self._ending:
+            return
+        if exit_code:
+            what = "Pulling the images" if self._request.engine is not None else "Installing the packages"
+            self._fail("INTERNAL", f"{what} ended with exit code {exit_code}.")
+            return
+        try:
+            program = self._builder.read_installed()
+        except ServingError as error:
+            self._fail(error.status, error.message)
+            return
+        if isinstance(program, TrainingFailure):
+            self._fail(program.status, program.message)
+        else:
+            self._run_program(program)
+
+    def _run_program(self, program: Program) -> None:
+        for warning in program.installed.warnings:
+            self._write_note(warning, "WARNING")
+        if obstacle := self._launcher.set_program(program):
+            self._write_note(f"Replicas start cold: {obstacle}.")
+        if self._request.memory_bytes:
+            self._check_memory()
+        self._start_replicas(ReplicaEvent.STARTED)
+        if not self._ending:
+            self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
+            self._write_note("Job is running.")
+
+    def _start_replicas(self, event: ReplicaEvent) -> None:
+        """Start all; the master is the last, as it needs the others first."""
+        try:
+            self._launcher.reserve_ports(self._replicas)
+            for replica in sorted(self._replicas, key=lambda one: one.role is ReplicaRole.MASTER):
+                self._start_replica(replica, event)
+        except OSError as error:
+            self._fail("UNAVAILABLE", f"The replicas cannot be started: {error.strerror or error}.")
+
+    def _start_replica(self, replica: Replica, event: ReplicaEvent) -> None:
+        """Raises OSError."""
+        restarts = self._restarts.get(replica, 0)
+        process = self._launcher.start(replica, restarts, lambda code: self._handle_exit(replica, code))
+        self._running[replica] = process
+        self._first_start = self._first_start or process.started_at
+        self._report_replica(replica, event, process.pid)
+
+    def _handle_exit(self, replica: Replica, exit_code: int) -> None:
+        process = self._running.pop(replica)
+        now = time.monotonic()
+        self._replica_seconds += now - process.started_at
+        self._report_replica(replica, ReplicaEvent.ENDED, process.pid, exit_code)
+        if self._ending:
+            return
+        action = decide_after_exit(replica, exit_code, self._history, self._request.restarts, now)
+        if is_loss(exit_code):
+            self._history = self._history.add_loss(replica, now)
+        match action:
+            case Action.GO_ON:
+                self._write_note(f"{replica.task} has ended.")
+            case Action.SUCCEED:
+                self._succeed()
+            case Action.RESTART_REPLICA:
+                self._restart_replica(replica, exit_code)
+            case Action.RESTART_JOB:
+                self._restart_job(replica, exit_code)
+            case Action.FAIL:
+                self._fail("FAILED_PRECONDITION", _describe_failure(replica, exit_code, list(process.tail)))
+
+    def _restart_replica(self, replica: Replica, exit_code: int) -> None:
+        self._history = self._history.add_restart(replica)
+        self._restarts[replica] = self._restarts.get(replica, 0) + 1
+        self._write_note(f"{describe_exit(replica, exit_code)} It is started again.", "WARNING")
+        try:
+            self._start_replica(replica, ReplicaEvent.RESTARTED)
+        except OSError as error:
+            self._fail("UNAVAILABLE", f"A replica cannot be started again: {error.strerror or error}.")
+
+    def _restart_job(self, replica: Replica, exit_code: int) -> None:
+        """Start all again, at other addresses, once all have ended."""
+        self._write_note(f"{describe_exit(replica, exit_code)} All replicas are started again.", "WARNING")
+        self._history = self._history.add_job_restart()
+        self._restarts = {one: self._restarts.get(one, 0) + 1 for one in self._replicas}
+        self._end_processes()
+
+    def _end_processes(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._processes.end_all(self._request.grace_seconds, self._handle_all_gone)
+
+    def _handle_all_gone(self) -> None:
+        self._ending = False
+        if self._has_ended:
+            self._is_over = True
+        else:
+            self._start_replicas(ReplicaEvent.RESTARTED)
+
+    def _report_replica(
+        self, replica: Replica, event: ReplicaEvent, pid: int, exit_code: int | None = None
+    ) -> None:
+        restarts = self._restarts.get(replica, 0)
+        report = ReplicaReport(replica.task, event, pid, exit_code, restarts, self._history.whole_job)
+        self._send_report(TrainingReport(replica=report))
+
+    # ---- the end
+
+    def _succeed(self) -> None:
+        self._write_note("Job completed successfully.")
+        self._end_job(None)
+
+    def _fail(self, status: str, message: str) -> None:
+        self._write_note(message, ERROR)
+        self._end_job(TrainingFailure(status, message))
+
+    def _cancel(self) -> None:
+        self._write_note("Job is cancelled.")
+        self._end_job(TrainingFailure("CANCELLED", "The job was cancelled."))
+
+    def _end_job(self, failure: TrainingFailure | None) -> None:
+        """End all processes; of several ends the first counts."""
+        if not self._has_ended:
+            self._has_ended, self._failure = True, failure
+        self._end_processes()
+
+    def _build_last_report(self) -> TrainingReport:
+        if self._failure is not None:
+            failed = msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
+            return TrainingReport(failed=failed)
+        seconds = time.monotonic() - self._first_start if self._first_start is not None else 0.0
+        return TrainingReport(done=TrainingOutcome(seconds, self._replica_seconds))
+
+    def _check_memory(self) -> None:
+        """End a job that takes more than it may, before the machine runs out of it."""
+        most = self._request.memory_bytes
+        taken = self._processes.measure_memory(most)
+        if taken > most and not self._has_ended:
+            self._fail(
+                "RESOURCE_EXHAUSTED",
+                f"The job took {taken >> 20} MiB of memory, and may take {most >> 20} MiB.",
+            )
+        self._loop.call_later(_MEMORY_POLL_SECONDS, self._check_memory)
+
+    def _die(self) -> None:
+        """The server has gone, and with it everybody who could end this job."""
+        self._processes.kill_all()
+        os._exit(1)
+
+    def _send_heartbeats(self) -> None:
+        self._send_report(TrainingReport(heartbeat=True))
+        self._loop.call_later(_HEARTBEAT_SECONDS, self._send_heartbeats)
+
+    def _write_note(self, text: str, severity: str = INFO) -> None:
+        self._log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
+
+
+def _describe_failure(replica: Replica, exit_code: int, tail: Sequence[str]) -> str:
+    """How it ended, with its last traceback, or the last lines that it wrote to standard error."""
+    starts = [number for number, line in enumerate(tail) if line.startswith(_TRACEBACK)]
+    lines = tail[starts[-1] :] if starts else tail[-_REASON_LINES:]
+    return "\n".join([describe_exit(replica, exit_code), *lines])

@@ -111,6 +111,13 @@ def build_environment(
         "PILOTLIGHT_RESTART": str(restarts),
         "PYTHONUNBUFFERED": "1",
     }
+    if request.trial:
+        # Programs take their presence for "this is a trial".
+        found |= {
+            "CLOUD_ML_TRIAL_ID": request.trial,
+            "CLOUD_ML_HP_METRIC_TAG": request.metric_tag,
+            "CLOUD_ML_HP_METRIC_FILE": request.metric_file,
+        }
     if replica.devices is not None:
         found["CUDA_VISIBLE_DEVICES"] = replica.devices
     return found | _rank_variables(replica, ports)

@@ -5,23 +5,22 @@ It has one thread and never imports the user's code, so that replicas can be for
 
 from __future__ import annotations
 
-import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
-from serving.errors import ServingError
 from training.cluster import Replica, list_replicas
 from training.event_loop import EventLoop
 from training.job_processes import JobProcesses, RunningProcess
+from training.liveness import SendReport, send_heartbeats, watch_lifeline
 from training.logs.entries import SERVICE_TASK
 from training.logs.severity import ERROR, INFO
 from training.logs.writer import JobLogWriter
 from training.messages import (
+    CANCELLED,
     ReplicaEvent,
     ReplicaReport,
     ReplicaRole,
@@ -31,13 +30,11 @@ from training.messages import (
     TrainingReport,
     TrainingRequest,
 )
-from training.program import Program, ProgramBuilder
+from training.preparation import Preparation
+from training.program import Program
 from training.replica_launcher import ReplicaLauncher
 from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
 
-SendReport = Callable[[TrainingReport], None]
-
-_HEARTBEAT_SECONDS = 5.0
 _MEMORY_POLL_SECONDS = 0.5
 _TRACEBACK = "Traceback (most recent call last):"
 # Lines of standard error that stand for the reason where there is no traceback.
@@ -48,22 +45,29 @@ class ClusterSupervisor:
     """Runs one request. `lifeline`: when its other end is closed, all processes are killed at once.
 
     `from_pilot`: this process has imported what programs need, so replicas are forked where that is safe.
+    `program` is that of a trial; without one it is prepared first.
     """
 
     def __init__(
-        self, request: TrainingRequest, send_report: SendReport, lifeline: int, *, from_pilot: bool = False
+        self,
+        request: TrainingRequest,
+        send_report: SendReport,
+        lifeline: int,
+        *,
+        from_pilot: bool = False,
+        program: Program | None = None,
     ) -> None:
         self._request = request
+        self._program = program
         self._send_report = send_report
         self._log = JobLogWriter(Path(request.log_dir), request.attempt, request.log_bytes, request.trial)
-        self._loop = EventLoop()
-        self._loop.add_signal_handler(signal.SIGTERM, self._cancel)
-        self._loop.add_signal_handler(signal.SIGINT, self._cancel)
-        self._loop.add_reader(lifeline, self._die)
-        self._processes = JobProcesses(self._loop, self._log)
+        self.loop = EventLoop()
+        self.loop.add_signal_handler(signal.SIGTERM, self._cancel)
+        self.loop.add_signal_handler(signal.SIGINT, self._cancel)
+        self.processes = JobProcesses(self.loop, self._log)
+        watch_lifeline(lifeline, self.loop, self.processes)
         self._replicas = list_replicas(request.groups)
-        self._builder = ProgramBuilder(request)
-        self._launcher = ReplicaLauncher(request, self._processes, from_pilot=from_pilot)
+        self._launcher = ReplicaLauncher(request, self.processes, from_pilot=from_pilot)
         self._running: dict[Replica, RunningProcess] = {}
         self._history = RestartHistory()
         self._restarts: dict[Replica, int] = {}
@@ -74,56 +78,43 @@ class ClusterSupervisor:
         self._failure: TrainingFailure | None = None
         self._is_over = False
 
-    def run(self) -> None:
-        """Run the job to its end, which the last report tells; when it returns, no process is left."""
+    def run(self) -> TrainingOutcome | TrainingFailure:
+        """Run to the end; when this returns, no process is left."""
         Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
-        self._send_heartbeats()
-        self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
-        self._write_note("Job is preparing.")
         try:
-            self._prepare()
-            self._loop.run_until(lambda: self._is_over)
+            self._begin()
+            self.loop.run_until(lambda: self._is_over)
         except BaseException:
-            self._processes.kill_all()
+            self.processes.kill_all()
             raise
         self._log.close()
-        self._loop.close()
+        self.loop.close()
         self._launcher.close()
-        self._send_report(self._build_last_report())
+        return self._build_result()
 
-    def _prepare(self) -> None:
-        """Have the packages installed; in a process of its own, unless they are already."""
-        try:
-            program = self._builder.find()
-        except ServingError as error:
-            self._fail(error.status, error.message)
-            return
-        if program is not None:
-            self._run_program(program)
-            return
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log."""
+        return self._log.size
 
-        def install() -> NoReturn:
-            self._builder.install()
-            os._exit(0)
+    def _begin(self) -> None:
+        if self._program is not None:
+            self._run_program(self._program)
+            return
+        send_heartbeats(self.loop, self._send_report)
+        self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
+        self._write_note("Job is preparing.")
+        Preparation(
+            self._request,
+            self.processes,
+            write_note=self._write_note,
+            on_ready=self._run_prepared,
+            on_failure=self._end_job,
+        ).begin()
 
-        self._write_note("Pulling images." if self._request.engine is not None else "Installing packages.")
-        self._processes.start(install, SERVICE_TASK, self._handle_installed)
-
-    def _handle_installed(self, exit_code: int) -> None:
-        if self._ending:
-            return
-        if exit_code:
-            what = "Pulling the images" if self._request.engine is not None else "Installing the packages"
-            self._fail("INTERNAL", f"{what} ended with exit code {exit_code}.")
-            return
-        try:
-            program = self._builder.read_installed()
-        except ServingError as error:
-            self._fail(error.status, error.message)
-            return
-        if isinstance(program, TrainingFailure):
-            self._fail(program.status, program.message)
-        else:
+    def _run_prepared(self, program: Program) -> None:
+        """Unless the job was cancelled meanwhile."""
+        if not self._ending:
             self._run_program(program)
 
     def _run_program(self, program: Program) -> None:
@@ -134,7 +125,7 @@ class ClusterSupervisor:
         if self._request.memory_bytes:
             self._check_memory()
         self._start_replicas(ReplicaEvent.STARTED)
-        if not self._ending:
+        if not self._ending and not self._request.trial:
             self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
             self._write_note("Job is running.")
 
@@ -196,7 +187,7 @@ class ClusterSupervisor:
     def _end_processes(self) -> None:
         if not self._ending:
             self._ending = True
-            self._processes.end_all(self._request.grace_seconds, self._handle_all_gone)
+            self.processes.end_all(self._request.grace_seconds, self._handle_all_gone)
 
     def _handle_all_gone(self) -> None:
         self._ending = False
@@ -216,50 +207,46 @@ class ClusterSupervisor:
 
     def _succeed(self) -> None:
         self._write_note("Job completed successfully.")
-        self._end_job(None)
+        self._end(None)
 
     def _fail(self, status: str, message: str) -> None:
-        self._write_note(message, ERROR)
         self._end_job(TrainingFailure(status, message))
+
+    def _end_job(self, failure: TrainingFailure) -> None:
+        if not self._has_ended:
+            self._write_note(failure.message, ERROR)
+        self._end(failure)
 
     def _cancel(self) -> None:
         self._write_note("Job is cancelled.")
-        self._end_job(TrainingFailure("CANCELLED", "The job was cancelled."))
+        self._end(TrainingFailure(CANCELLED, "The job was cancelled."))
 
-    def _end_job(self, failure: TrainingFailure | None) -> None:
+    def _end(self, failure: TrainingFailure | None) -> None:
         """End all processes; of several ends the first counts."""
         if not self._has_ended:
             self._has_ended, self._failure = True, failure
         self._end_processes()
 
-    def _build_last_report(self) -> TrainingReport:
+    def _build_result(self) -> TrainingOutcome | TrainingFailure:
         if self._failure is not None:
-            failed = msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
-            return TrainingReport(failed=failed)
+            return msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
         seconds = time.monotonic() - self._first_start if self._first_start is not None else 0.0
-        return TrainingReport(done=TrainingOutcome(seconds, self._replica_seconds))
+        return TrainingOutcome(seconds, self._replica_seconds)
 
     def _check_memory(self) -> None:
         """End a job that takes more than it may, before the machine runs out of it."""
         most = self._request.memory_bytes
-        taken = self._processes.measure_memory(most)
+        taken = self.processes.measure_memory(most)
         if taken > most and not self._has_ended:
             self._fail(
                 "RESOURCE_EXHAUSTED",
                 f"The job took {taken >> 20} MiB of memory, and may take {most >> 20} MiB.",
             )
-        self._loop.call_later(_MEMORY_POLL_SECONDS, self._check_memory)
-
-    def _die(self) -> None:
-        """The server has gone, and with it everybody who could end this job."""
-        self._processes.kill_all()
-        os._exit(1)
-
-    def _send_heartbeats(self) -> None:
-        self._send_report(TrainingReport(heartbeat=True))
-        self._loop.call_later(_HEARTBEAT_SECONDS, self._send_heartbeats)
+        self.loop.call_later(_MEMORY_POLL_SECONDS, self._check_memory)
 
     def _write_note(self, text: str, severity: str = INFO) -> None:
+        if self._request.trial and severity == INFO:  # what is usual is said once, of the job
+            return
         self._log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
 
 

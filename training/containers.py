@@ -12,6 +12,7 @@ from training.messages import ContainerEngine, ContainerProgram, ReplicaGroup
 
 # The priority of a replica, as its process would have it by the nice value and the score of `training.child`.
 _CPU_SHARES, _OOM_SCORE = 110, 800
+_METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 _CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 # How the supervisor of a container is told that this is a program of its own; see there.
 _NO_REPORT = "-"
@@ -63,6 +64,8 @@ def make_name(job: str, task: str) -> str:
 
 def _list_mounts(environment: Mapping[str, str], job_dir: str) -> list[str]:
     mounts = [f"{job_dir}:{job_dir}"] if job_dir.startswith("/") else []
+    if reports := environment.get(_METRIC_FILE):
+        mounts.append(f"{Path(reports).parent}:{Path(reports).parent}")
     credentials = environment.get(_CREDENTIALS, "")
     if credentials and Path(credentials).is_file():
         mounts.append(f"{credentials}:{credentials}:ro")

@@ -37,9 +37,10 @@ class LineWriter(Protocol):
 class RunningProcess:
     """A process with the lines it prints; `on_exit` gets its exit code, minus the signal's number."""
 
-    def __init__(self, started: child.Child, task: str, on_exit: OnExit) -> None:
+    def __init__(self, started: child.Child, task: str, log: LineWriter, on_exit: OnExit) -> None:
         self.pid = started.pid
         self.task = task
+        self._log = log
         self.started_at = time.monotonic()
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._started = started
@@ -52,15 +53,15 @@ class RunningProcess:
     def readers(self) -> tuple[LineReader, LineReader]:
         return self._output, self._errors
 
-    def read(self, log: LineWriter, reader: LineReader) -> None:
+    def read(self, reader: LineReader) -> None:
         lines = reader.read_lines()
         if lines:
-            self._write(log, reader, lines)
+            self._write(reader, lines)
 
-    def drain(self, log: LineWriter) -> None:
+    def drain(self) -> None:
         for reader in self.readers:
             for lines in reader.drain():
-                self._write(log, reader, lines)
+                self._write(reader, lines)
 
     def finish(self, exit_code: int) -> None:
         self._started.close_lifeline()
@@ -80,12 +81,12 @@ class RunningProcess:
     def terminate_group(self) -> None:
         self._started.send_signal(signal.SIGTERM)
 
-    def _write(self, log: LineWriter, reader: LineReader, lines: list[str]) -> None:
+    def _write(self, reader: LineReader, lines: list[str]) -> None:
         if reader is self._output:
-            log.write(self.task, [(INFO, line) for line in lines])
+            self._log.write(self.task, [(INFO, line) for line in lines])
         else:
             self.tail.extend(lines)
-            log.write(self.task, [(self._severity.parse(line), line) for line in lines])
+            self._log.write(self.task, [(self._severity.parse(line), line) for line in lines])
 
 
 class JobProcesses:
@@ -100,9 +101,14 @@ class JobProcesses:
         self._on_all_gone: Callable[[], None] | None = None
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
-    def start(self, run: Callable[[], NoReturn], task: str, on_exit: OnExit) -> RunningProcess:
-        """Fork a process whose lines go to the log as those of `task`; raises OSError."""
-        return self._watch(RunningProcess(child.fork_child(run), task, on_exit))
+    def start(
+        self, run: Callable[[], NoReturn], task: str, on_exit: OnExit, log: LineWriter | None = None
+    ) -> RunningProcess:
+        """Fork a process whose lines go to `log`, by default the job's, as those of `task`.
+
+        Raises OSError.
+        """
+        return self._watch(RunningProcess(child.fork_child(run), task, log or self._log, on_exit))
 
     def start_container(
         self, command: list[str], environment: Mapping[str, str], folder: Path, task: str, on_exit: OnExit
@@ -112,7 +118,7 @@ class JobProcesses:
         def run() -> NoReturn:
             child.execute(command, environment, folder)
 
-        return self._watch(RunningProcess(child.fork_child(run, ends_itself=True), task, on_exit))
+        return self._watch(RunningProcess(child.fork_child(run, ends_itself=True), task, self._log, on_exit))
 
     def _watch(self, process: RunningProcess) -> RunningProcess:
         self._alive[process.pid] = process
@@ -184,7 +190,7 @@ class JobProcesses:
 
     def _close_outputs(self) -> None:
         for process, _ in list(self._readable.values()):
-            process.drain(self._log)
+            process.drain()
         for fd in list(self._readable):
             self._close_output(fd)
 
@@ -195,7 +201,7 @@ class JobProcesses:
 
     def _read(self, fd: int) -> None:
         process, reader = self._readable[fd]
-        process.read(self._log, reader)
+        process.read(reader)
         if reader.at_end:
             self._close_output(fd)
 
@@ -218,5 +224,5 @@ class JobProcesses:
             process.kill_group()  # until it is reaped, no other group can have its number
         os.waitpid(pid, 0)
         if process is not None:
-            process.drain(self._log)
+            process.drain()
             process.finish(exit_code)

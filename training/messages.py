@@ -73,6 +73,18 @@ class RestartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_on_error: bool = False
 
 
+class TrialSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the trials of a job are run. Each is a run of all replicas, with a folder and arguments of its own.
+
+    `slots` has the replicas of each trial that runs at a time. `orders` is the path of a named pipe, which
+    the supervisor makes, and from which it reads TrialOrders, one per line, once the job is RUNNING.
+    """
+
+    metric_tag: str
+    slots: tuple[tuple[ReplicaGroup, ...], ...]
+    orders: str
+
+
 class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt at a job.
 
@@ -90,6 +102,9 @@ class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     `scratch_dir` is a local folder that is this job's alone, `log_dir` the one of its log, with `log_bytes`
     at most. `install_seconds` limits each run of pip, `grace_seconds` is the time between SIGTERM and
     SIGKILL. `allowed_folders` and `refused_folders` are those of `serving.artifacts.local_folder_policy`.
+
+    With `trials` nothing runs before an order says so, and `threads` and `memory_bytes` are for each trial.
+    A trial is the request of one run: its number is `trial`, and it has `metric_tag` and `metric_file`.
     """
 
     job: str
@@ -102,7 +117,10 @@ class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     groups: tuple[ReplicaGroup, ...] = (ReplicaGroup(ReplicaRole.MASTER),)
     primary_name: str = "chief"
     training_input: dict[str, Any] = {}
+    trials: TrialSettings | None = None
     trial: str = ""
+    metric_tag: str = ""
+    metric_file: str = ""
     runtime_version: str = ""
     interpreter: str = ""
     engine: ContainerEngine | None = None
@@ -151,15 +169,63 @@ class TrainingOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     replica_seconds: float
 
 
-class TrainingFailure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a job ended otherwise: the name of a google.rpc code, and a message for its owner.
+# The status of what was asked to end (SIGTERM).
+CANCELLED = "CANCELLED"
 
-    CANCELLED stands for a supervisor that was asked to end (SIGTERM).
-    """
+
+class TrainingFailure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a job ended otherwise: the name of a google.rpc code, and a message for its owner."""
 
     status: str
     message: str
     replica_seconds: float = 0.0
+
+
+class StartTrial(msgspec.Struct, frozen=True, tag="start"):
+    """`args` are those of this trial; the program gets them behind the job's."""
+
+    trial: int
+    args: tuple[str, ...]
+
+
+class StopTrial(msgspec.Struct, frozen=True, tag="stop"):
+    """End a trial's processes; what it has reported counts."""
+
+    trial: int
+
+
+class FinishTrials(msgspec.Struct, frozen=True, tag="finish", omit_defaults=True):
+    """End the job and the trials that still run: in success, or for a reason."""
+
+    failure: str = ""
+
+
+TrialOrder = StartTrial | StopTrial | FinishTrials
+
+
+class MetricPoint(msgspec.Struct, frozen=True, array_like=True):
+    """A finite value at a step, with the seconds since the trial's start."""
+
+    step: int
+    value: float
+    elapsed_seconds: float
+
+
+class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a trial has measured since its last report, at most once a second; or its end.
+
+    An `ended` trial has either `final`, the value that counts, or `failure`, unless it is `lost`: its
+    supervisor has gone without a word. `log_bytes` is the size of its log.
+    """
+
+    trial: int
+    points: tuple[MetricPoint, ...] = ()
+    ended: bool = False
+    final: MetricPoint | None = None
+    failure: str = ""
+    lost: bool = False
+    replica_seconds: float = 0.0
+    log_bytes: int = 0
 
 
 class TrainingReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -167,6 +233,7 @@ class TrainingReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     phase: TrainingPhase | None = None
     replica: ReplicaReport | None = None
+    trial: TrialReport | None = None
     heartbeat: bool = False
     done: TrainingOutcome | None = None
     failed: TrainingFailure | None = None

@@ -145,10 +145,12 @@ class ProgramBuilder:
         uris = enumerate(self._request.packages)
         return [self._cache.fetch_file(uri, folder / str(number)) for number, uri in uris]
 
-    def _make_arguments(self) -> tuple[tuple[str, ...], str]:
-        """All arguments, and the job folder; a local one is made, and named by its path."""
-        request = self._request
-        path = request.job_dir
+    def make_arguments(self, args: Sequence[str], job_dir: str) -> tuple[tuple[str, ...], str]:
+        """All arguments, and the job folder; a local one is made, and named by its path.
+
+        Raises ServingError.
+        """
+        path = job_dir
         if path and not path.startswith("gs://"):
             _, path = parse_storage_uri(path)
             self._folders.check_path(path)
@@ -156,7 +158,10 @@ class ProgramBuilder:
                 Path(path).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise Unavailable(f"The folder {path} cannot be made: {error.strerror}.") from error
-        return (*request.args, *(("--job-dir", path) if path else ())), path
+        return (*args, *(("--job-dir", path) if path else ())), path
+
+    def _make_arguments(self) -> tuple[tuple[str, ...], str]:
+        return self.make_arguments(self._request.args, self._request.job_dir)
 
 
 def _are_quickly_read(uris: Iterable[str]) -> bool:

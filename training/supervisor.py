@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from autoscaler import linux
-from training.cluster_supervisor import ClusterSupervisor, SendReport
-from training.messages import TrainingReport, TrainingRequest
+from training.cluster_supervisor import ClusterSupervisor
+from training.liveness import SendReport
+from training.messages import TrainingFailure, TrainingReport, TrainingRequest
+from training.trials.tuning_supervisor import TuningSupervisor
 
 ReportMessage = Callable[[Mapping[str, Any]], None]
 
@@ -39,4 +41,12 @@ def run_request(
     `lifeline`: when its other end is closed, all processes are killed at once. `from_pilot`: this process has
     imported what programs need.
     """
-    ClusterSupervisor(request, send_report, lifeline, from_pilot=from_pilot).run()
+    if request.trials is None:
+        result = ClusterSupervisor(request, send_report, lifeline, from_pilot=from_pilot).run()
+    else:
+        tuning = TuningSupervisor(request, request.trials, send_report, lifeline, from_pilot=from_pilot)
+        result = tuning.run()
+    if isinstance(result, TrainingFailure):
+        send_report(TrainingReport(failed=result))
+    else:
+        send_report(TrainingReport(done=result))

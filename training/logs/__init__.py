@@ -5,5 +5,6 @@ replica in an attempt:
 
     TRIAL.TASK.ATTEMPT.NUMBER.jsonl      as 0.worker-replica-1.1.000003.jsonl; trial 0: no tuning
 
-A log over its limit loses segments from the middle of its longest streams, never the first or last of one.
+A log over its limit loses segments from the middle of its longest streams, never the first or last of one;
+where there is nothing else to drop, those of the first trials.
 """

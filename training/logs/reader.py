@@ -18,6 +18,7 @@ from training.logs.entries import LogEntry, Segment, list_segments
 
 # How near to a position a line is searched for.
 _NEAR_BYTES = 1 << 14
+_PART_BYTES = 1 << 16
 _DECODER = msgspec.json.Decoder(LogEntry)
 _DROPPED = "[the log is over its limit: lines were dropped here]"
 
@@ -96,16 +97,26 @@ def _find_first(folder: Path, segments: Sequence[Segment], after: LogPosition) -
 
 
 def _read_segment(folder: Path, segment: Segment, after: LogPosition) -> Iterator[LogEntry]:
-    """The whole lines of a segment from before the position on; none if it was dropped meanwhile."""
-    try:
-        file = open_segment(folder, segment)
-    except OSError:
-        return
-    with file:
-        _seek_before(file, after)
-        for line in file:
-            if (entry := decode_line(line)) is not None:
-                yield entry
+    """The whole lines of a segment from before the position on; none if it was dropped meanwhile.
+
+    The file is open for one part at a time: a job with trials has thousands.
+    """
+    start: int | None = None
+    while True:
+        try:
+            file = open_segment(folder, segment)
+        except OSError:
+            return
+        with file:
+            if start is None:
+                _seek_before(file, after)
+                start = file.tell()
+            file.seek(start)
+            lines = file.readlines(_PART_BYTES)
+        if not lines:
+            return
+        start += sum(map(len, lines))
+        yield from filter(None, map(decode_line, lines))
 
 
 def open_segment(folder: Path, segment: Segment) -> BinaryIO:

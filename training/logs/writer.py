@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -25,8 +25,8 @@ def _now() -> datetime.datetime:
 class JobLogWriter:
     """The log of one attempt; what earlier attempts have left in the folder counts for the limit too.
 
-    Lines that cannot be written, as on a full disk, are counted: the number of them is written once there is
-    room again.
+    That of a trial counts only its own lines; see `count_trial`. Lines that cannot be written, as on a full
+    disk, are counted: the number of them is written once there is room again.
     """
 
     def __init__(
@@ -38,9 +38,8 @@ class JobLogWriter:
         self._trial = trial
         self._most_bytes = most_bytes
         self._read_clock = read_clock
-        self._sizes = {
-            segment: (folder / segment.file_name).stat().st_size for segment in list_segments(folder)
-        }
+        self._sizes = {} if trial else _measure_segments(folder)
+        self._trial_bytes = 0
         self._streams: dict[str, _Stream] = {}
         self._count = 0
         self._time = ""
@@ -60,6 +59,18 @@ class JobLogWriter:
         else:
             self._lost = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the segments that are known."""
+        return sum(self._sizes.values())
+
+    def count_trial(self, size: int) -> None:
+        """Take note of a trial that has ended, with the size of its log; keep all together to the limit."""
+        self._trial_bytes += size
+        if self.size + self._trial_bytes > self._most_bytes:
+            self._sizes, self._trial_bytes = _measure_segments(self._folder), 0
+            self._drop_excess()
+
     def close(self) -> None:
         for stream in self._streams.values():
             os.close(stream.fd)
@@ -67,7 +78,7 @@ class JobLogWriter:
 
     def _encode(self, time: str, task: str, severity: str, text: str) -> bytes:
         self._count += 1
-        entry_id = f"{self._attempt:04d}{self._count:012d}"
+        entry_id = f"{self._attempt:04d}{self._count:011d}{int(self._trial or 0):05d}"
         return msgspec.json.encode(LogEntry(time, entry_id, severity, task, text, self._trial)) + b"\n"
 
     def _read_time(self) -> str:
@@ -113,12 +124,20 @@ class JobLogWriter:
         self._drop_excess()
 
     def _drop_excess(self) -> None:
-        while sum(self._sizes.values()) > self._most_bytes:
+        while self.size > self._most_bytes:
             segment = choose_dropped(self._sizes)
             if segment is None:
                 return
             (self._folder / segment.file_name).unlink(missing_ok=True)
             del self._sizes[segment]
+
+
+def _measure_segments(folder: Path) -> dict[Segment, int]:
+    sizes = {}
+    for segment in list_segments(folder):
+        with contextlib.suppress(FileNotFoundError):  # a trial has dropped it
+            sizes[segment] = (folder / segment.file_name).stat().st_size
+    return sizes
 
 
 def append_service_line(folder: Path, text: str, severity: str = "INFO") -> None:
@@ -140,13 +159,16 @@ class _Stream:
         self.fd = fd
 
 
-def choose_dropped(sizes: Iterable[Segment]) -> Segment | None:
-    """The second oldest segment of the stream that has most; None if none has anything between its ends.
+def choose_dropped(sizes: Collection[Segment]) -> Segment | None:
+    """The second oldest segment of the stream that has most; None if nothing is to be dropped.
 
-    The newest segment is still being filled, so the one before it is an end too.
+    The newest segment is still being filled, so the one before it is an end too. Where no stream has anything
+    between its ends, the first trial goes.
     """
     streams: dict[tuple[int, str, int], list[Segment]] = {}
     for segment in sizes:
         streams.setdefault(segment.stream, []).append(segment)
     longest = max(streams.values(), key=len, default=[])
-    return sorted(longest)[1] if len(longest) > 3 else None
+    if len(longest) > 3:
+        return sorted(longest)[1]
+    return min((segment for segment in sizes if segment.trial), default=None)

@@ -41,7 +41,7 @@ class JobLogLine:
     @property
     def insert_id(self) -> str:
         """An id among the lines of the same time; it grows with `number`."""
-        return f"{self.number:016d}"
+        return f"{self.number:020d}"
 
     @property
     def timestamp(self) -> str:

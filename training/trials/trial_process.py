@@ -1,0 +1,116 @@
+"""The process of one trial: the supervisor of its cluster, which reads its metric too."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from autoscaler import linux
+from serving.scratch_folders import remove_folder
+from training.child import LIFELINE
+from training.cluster_supervisor import ClusterSupervisor
+from training.messages import (
+    CANCELLED,
+    TrainingFailure,
+    TrainingOutcome,
+    TrainingReport,
+    TrainingRequest,
+    TrialReport,
+)
+from training.program import Program
+from training.trials.trial_metrics import TrialMetrics
+
+_STDOUT = 1
+# Seconds between two looks at the metric; looks that take long are rarer. Buckets are asked less often.
+_POLL_SECONDS, _BUCKET_POLL_SECONDS = 1.0, 10.0
+_BUSY_SHARE = 0.05
+# A longer message would be cut where it is read.
+_MAX_MESSAGE_LENGTH = 8000
+
+
+def run_trial(request: TrainingRequest, program: Program, *, from_pilot: bool) -> NoReturn:
+    """Run a trial in this process, which a tuning supervisor has forked. Reports go to standard output."""
+    linux.name_process("pilotlight-trial")
+    # The entry of the cache is held by the parent.
+    program = dataclasses.replace(program, entry=None)
+    metrics, trial = TrialMetrics(request), int(request.trial)
+    supervisor = ClusterSupervisor(request, _ignore_report, LIFELINE, from_pilot=from_pilot, program=program)
+    MetricPoll(supervisor, metrics, trial, request.environment).begin()
+    result = supervisor.run()
+    report = _build_last_report(result, metrics, trial)
+    remove_folder(Path(request.scratch_dir))
+    _write_report(msgspec.structs.replace(report, log_bytes=supervisor.log_bytes))
+    os._exit(0)
+
+
+class MetricPoll:
+    """Looks at the metric of a trial while it runs. A process of its own looks into a bucket."""
+
+    def __init__(
+        self,
+        supervisor: ClusterSupervisor,
+        metrics: TrialMetrics,
+        trial: int,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._supervisor = supervisor
+        self._metrics = metrics
+        self._trial = trial
+        self._environment = environment
+
+    def begin(self) -> None:
+        self._supervisor.loop.call_later(_POLL_SECONDS, self._look)
+        if self._metrics.is_in_bucket:
+            self._supervisor.loop.call_later(_BUCKET_POLL_SECONDS, self._watch_bucket)
+
+    def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None:
+        """Pass on the reports of the process that looks into the bucket."""
+        for _, line in lines:
+            os.write(_STDOUT, f"{line}\n".encode())
+
+    def _look(self) -> None:
+        begin = time.monotonic()
+        if points := self._metrics.read():
+            _write_report(TrialReport(self._trial, points))
+        pause = max(_POLL_SECONDS, (time.monotonic() - begin) / _BUSY_SHARE)
+        self._supervisor.loop.call_later(pause, self._look)
+
+    def _watch_bucket(self) -> None:
+        if not self._metrics.has_reports():
+            self._supervisor.processes.start(self._follow_bucket, "metrics", lambda _: None, self)
+
+    def _follow_bucket(self) -> NoReturn:
+        """In a process that ends with the cluster's."""
+        os.environ.update(self._environment)
+        while True:
+            if points := self._metrics.read_events():
+                _write_report(TrialReport(self._trial, points))
+            time.sleep(_BUCKET_POLL_SECONDS)
+
+
+def _build_last_report(
+    result: TrainingOutcome | TrainingFailure, metrics: TrialMetrics, trial: int
+) -> TrialReport:
+    """Of a trial that was ended by an order, the last value counts."""
+    if isinstance(result, TrainingFailure) and result.status != CANCELLED:
+        failure = result.message[:_MAX_MESSAGE_LENGTH]
+        report = TrialReport(trial, metrics.read(), ended=True, failure=failure)
+    else:
+        report = metrics.build_last_report(trial)
+    return msgspec.structs.replace(report, replica_seconds=result.replica_seconds)
+
+
+def _write_report(report: TrialReport) -> None:
+    data = msgspec.json.encode(report) + b"\n"
+    while data:
+        data = data[os.write(_STDOUT, data) :]
+
+
+def _ignore_report(report: TrainingReport) -> None:
+    """The tuning supervisor sees to its processes itself."""

@@ -1,0 +1,280 @@
+"""The supervisor of a tuning job: prepares its program once, and runs trials as it is ordered to.
+
+Each trial is a fork that supervises a cluster of its own, so that trials share nothing but the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from serving.errors import ServingError
+from training.event_loop import EventLoop
+from training.job_processes import JobProcesses, RunningProcess
+from training.liveness import SendReport, send_heartbeats, watch_lifeline
+from training.logs.entries import SERVICE_TASK
+from training.logs.severity import ERROR, INFO
+from training.logs.writer import JobLogWriter
+from training.messages import (
+    CANCELLED,
+    FinishTrials,
+    ReplicaGroup,
+    StartTrial,
+    StopTrial,
+    TrainingFailure,
+    TrainingOutcome,
+    TrainingPhase,
+    TrainingReport,
+    TrainingRequest,
+    TrialOrder,
+    TrialReport,
+    TrialSettings,
+)
+from training.preparation import Preparation
+from training.program import Program
+from training.replica_output import LineReader
+from training.trials.trial_process import run_trial
+
+HandleReport = Callable[["_RunningTrial", TrialReport], None]
+
+# Beyond the time that the processes of a trial have after SIGTERM.
+_TRIAL_GRACE_SECONDS = 3.0
+# Bytes that one trial's log may take, unless the job's share allows more.
+_LEAST_LOG_BYTES = 4 << 20
+_ORDERS = msgspec.json.Decoder(TrialOrder)
+_REPORTS = msgspec.json.Decoder(TrialReport)
+
+
+@dataclass(slots=True, eq=False)
+class _RunningTrial:
+    """A trial's process, with the slot it takes up; `last` is its last report once that has come."""
+
+    number: int
+    slot: int
+    process: RunningProcess | None = None
+    last: TrialReport | None = None
+
+
+class TuningSupervisor:
+    """Runs the trials of one request. `lifeline`: when its other end is closed, everything is killed."""
+
+    def __init__(
+        self,
+        request: TrainingRequest,
+        settings: TrialSettings,
+        send_report: SendReport,
+        lifeline: int,
+        *,
+        from_pilot: bool,
+    ) -> None:
+        self._request = request
+        self._settings = settings
+        self._send_report = send_report
+        self._from_pilot = from_pilot
+        self._log = JobLogWriter(Path(request.log_dir), request.attempt, request.log_bytes)
+        self._loop = EventLoop()
+        self._loop.add_signal_handler(signal.SIGTERM, self._cancel)
+        self._loop.add_signal_handler(signal.SIGINT, self._cancel)
+        self._processes = JobProcesses(self._loop, self._log)
+        watch_lifeline(lifeline, self._loop, self._processes)
+        self._preparation = Preparation(
+            request,
+            self._processes,
+            write_note=self._write_note,
+            on_ready=self._begin_trials,
+            on_failure=self._end,
+        )
+        self._program = Program(())
+        self._trials: dict[int, _RunningTrial] = {}
+        self._started_at = time.monotonic()
+        self._replica_seconds = 0.0
+        self._has_ended = False
+        self._failure: TrainingFailure | None = None
+        self._is_over = False
+
+    def run(self) -> TrainingOutcome | TrainingFailure:
+        """Run to the end; when this returns, no process is left."""
+        Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
+        send_heartbeats(self._loop, self._send_report)
+        self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
+        self._write_note("Job is preparing.")
+        try:
+            self._preparation.begin()
+            self._loop.run_until(lambda: self._is_over)
+        except BaseException:
+            self._processes.kill_all()
+            raise
+        self._log.close()
+        self._loop.close()
+        self._program.close()
+        if self._failure is not None:
+            return msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
+        return TrainingOutcome(time.monotonic() - self._started_at, self._replica_seconds)
+
+    def _begin_trials(self, program: Program) -> None:
+        if self._has_ended:
+            return
+        for warning in program.installed.warnings:
+            self._write_note(warning, "WARNING")
+        self._program = program
+        reader = LineReader(_open_pipe(Path(self._settings.orders)))
+        self._loop.add_reader(reader.fd, lambda: self._read_orders(reader))
+        self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
+        self._write_note("Job is running.")
+
+    # ---- orders
+
+    def _read_orders(self, reader: LineReader) -> None:
+        for line in reader.read_lines() or ():
+            self.handle_order(_ORDERS.decode(line))
+
+    def handle_order(self, order: TrialOrder) -> None:
+        if self._has_ended:
+            return
+        match order:
+            case StartTrial(number, args):
+                self._start_trial(number, args)
+            case StopTrial(number):
+                self._stop_trial(number)
+            case FinishTrials(failure):
+                self._end(TrainingFailure("FAILED_PRECONDITION", failure) if failure else None)
+
+    def _start_trial(self, number: int, args: tuple[str, ...]) -> None:
+        taken = {trial.slot for trial in self._trials.values()}
+        slot = next(slot for slot in range(len(self._settings.slots)) if slot not in taken)
+        trial = self._trials[number] = _RunningTrial(number, slot)
+        try:
+            request = self._build_request(trial, args)
+            everything = (*self._request.args, *args)
+            arguments, job_dir = self._preparation.builder.make_arguments(everything, request.job_dir)
+            program = dataclasses.replace(self._program, arguments=arguments, job_dir=job_dir)
+            self._write_note(f"Trial {number} starts: {' '.join(args)}")
+            trial.process = self._processes.start(
+                partial(run_trial, request, program, from_pilot=self._from_pilot),
+                SERVICE_TASK,
+                lambda _: self._handle_trial_exit(trial),
+                _TrialOutput(trial, self._handle_report),
+            )
+        except ServingError as error:
+            self._conclude_trial(TrialReport(number, ended=True, failure=error.message))
+        except OSError as error:
+            self._write_note(f"Trial {number} cannot be started: {error.strerror or error}.", ERROR)
+            self._conclude_trial(TrialReport(number, ended=True, lost=True))
+
+    def _build_request(self, trial: _RunningTrial, args: tuple[str, ...]) -> TrainingRequest:
+        """The request of a trial's own run."""
+        request, number = self._request, trial.number
+        scratch = Path(request.scratch_dir, "trials", str(number))
+        metric_file = scratch / "metrics" / "output.metrics"
+        metric_file.parent.mkdir(parents=True, exist_ok=True)
+        # What an attempt before this one has reported is not this one's.
+        metric_file.unlink(missing_ok=True)
+        groups = self._settings.slots[trial.slot]
+        size = sum(group.count for group in groups) * len(self._settings.slots)
+        return msgspec.structs.replace(
+            request,
+            trials=None,
+            trial=str(number),
+            metric_tag=self._settings.metric_tag,
+            metric_file=str(metric_file),
+            groups=tuple(_add_arguments(group, args) for group in groups),
+            job_dir=f"{request.job_dir.rstrip('/')}/{number}" if request.job_dir else "",
+            scratch_dir=str(scratch),
+            threads=request.threads or max(1, len(os.sched_getaffinity(0)) // size),
+            log_bytes=max(_LEAST_LOG_BYTES, request.log_bytes // (2 * len(self._settings.slots))),
+        )
+
+    def _stop_trial(self, number: int) -> None:
+        trial = self._trials.get(number)
+        if trial is not None and trial.process is not None:
+            self._write_note(f"Trial {number} is stopped early.")
+            trial.process.terminate_group()
+
+    # ---- trials
+
+    def _handle_report(self, trial: _RunningTrial, report: TrialReport) -> None:
+        if report.ended:
+            trial.last = report
+        else:
+            self._send_report(TrainingReport(trial=report))
+
+    def _handle_trial_exit(self, trial: _RunningTrial) -> None:
+        """Its last report counts now that nothing of it is left."""
+        self._conclude_trial(trial.last or TrialReport(trial.number, ended=True, lost=True))
+
+    def _conclude_trial(self, report: TrialReport) -> None:
+        del self._trials[report.trial]
+        self._replica_seconds += report.replica_seconds
+        self._log.count_trial(report.log_bytes)
+        self._write_note(_describe_end(report, self._settings.metric_tag))
+        self._send_report(TrainingReport(trial=report))
+
+    # ---- the end
+
+    def _cancel(self) -> None:
+        self._end(TrainingFailure(CANCELLED, "The job was cancelled."))
+
+    def _end(self, failure: TrainingFailure | None) -> None:
+        """End all processes; of several ends the first counts."""
+        if self._has_ended:
+            return
+        self._has_ended, self._failure = True, failure
+        self._write_note("Job completed successfully." if failure is None else failure.message)
+        grace = self._request.grace_seconds + _TRIAL_GRACE_SECONDS
+        self._processes.end_all(grace, self._handle_all_gone)
+
+    def _handle_all_gone(self) -> None:
+        self._is_over = True
+
+    def _write_note(self, text: str, severity: str = INFO) -> None:
+        self._log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
+
+
+class _TrialOutput:
+    """What the process of a trial prints: reports, and on standard error troubles of its own."""
+
+    def __init__(self, trial: _RunningTrial, handle_report: HandleReport) -> None:
+        self._trial = trial
+        self._handle_report = handle_report
+
+    def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None:
+        for _, line in lines:
+            try:
+                report = _REPORTS.decode(line)
+            except msgspec.DecodeError:
+                print(line, file=sys.stderr, flush=True)
+            else:
+                self._handle_report(self._trial, report)
+
+
+def _add_arguments(group: ReplicaGroup, args: tuple[str, ...]) -> ReplicaGroup:
+    """Containers with words of their own get a trial's arguments behind these."""
+    container = group.container
+    if container is None or not (container.entrypoint or container.arguments):
+        return group
+    container = msgspec.structs.replace(container, arguments=(*container.arguments, *args))
+    return msgspec.structs.replace(group, container=container)
+
+
+def _open_pipe(path: Path) -> int:
+    """Make a named pipe; opened for writing too, it never ends."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _describe_end(report: TrialReport, tag: str) -> str:
+    if report.final is not None:
+        return f"Trial {report.trial} has ended: {tag} = {report.final.value:g} at step {report.final.step}."
+    if report.lost:
+        return f"Trial {report.trial} was lost: its supervisor has gone."
+    return f"Trial {report.trial} failed. {report.failure}"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -59,7 +59,7 @@ class JobRun:
         self._reports = self._read_reports()
         self.seen: list[TrainingReport] = []
 
-    def __enter__(self) -> JobRun:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -85,7 +85,7 @@ def test_entries_are_the_lines_of_the_log(tmp_path: Path) -> None:
                 "type": "ml_job",
                 "labels": {"job_id": "j", "project_id": "p", "task_name": "worker"},
             },
-            "insertId": "0000000000000001",
+            "insertId": "00000000000000000001",
             "timestamp": later,
             "receiveTimestamp": later,
             "severity": "ERROR",

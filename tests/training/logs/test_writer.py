@@ -33,7 +33,7 @@ def test_entries_have_times_and_growing_ids(tmp_path: Path) -> None:
     first, second = read(tmp_path, "master-replica-0")
     (third,) = read(tmp_path, "worker-replica-0")
     assert first == LogEntry(
-        "2026-01-31T12:00:05.000000Z", "0002000000000001", "INFO", "master-replica-0", "one", "3"
+        "2026-01-31T12:00:05.000000Z", "00020000000000100003", "INFO", "master-replica-0", "one", "3"
     )
     assert third.time == first.time  # the clock went back, the log does not
     assert first.id < second.id < third.id
@@ -77,6 +77,28 @@ def test_ends_are_never_dropped() -> None:
     assert choose_dropped(segments(0, 1, 2)) is None
     assert choose_dropped(segments(0, 1, 2, 3)) == Segment(0, "a", 1, 1)
     assert choose_dropped([*segments(0, 5, 6, 7), Segment(0, "b", 1, 0)]) == Segment(0, "a", 1, 5)
+
+
+def test_logs_of_the_first_trials_go_where_nothing_else_can(tmp_path: Path) -> None:
+    job = JobLogWriter(tmp_path, 1, 3500)
+    job.write("service", [("INFO", "kept")])
+    for number in range(1, 7):
+        trial = JobLogWriter(tmp_path, 1, 1 << 20, trial=str(number))
+        trial.write("master-replica-0", [("INFO", LINE)])
+        trial.close()
+        job.count_trial(trial.size)
+
+    assert {segment.trial for segment in list_segments(tmp_path)} == {0, 5, 6}
+
+
+def test_an_entry_of_one_trial_has_never_the_id_of_another(tmp_path: Path) -> None:
+    moment = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)
+    for number in ("1", "2"):
+        log = JobLogWriter(tmp_path, 1, 1 << 20, trial=number, read_clock=lambda: moment)
+        log.write("master-replica-0", [("INFO", "one")])
+        log.close()
+
+    assert len({entry.id for entry in read(tmp_path, "master-replica-0")}) == 2
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Tests of the trials of tuning jobs."""

@@ -595,6 +595,7 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
         "batch.beam.model_handler",
         "training.forked_program",
         "training.program",
+        "training.trials.trial_process",
         "training.algorithms.collective",
         "training.algorithms.output",
         "training.provided.hypertune",

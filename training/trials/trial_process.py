@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,11 +37,12 @@ _MAX_MESSAGE_LENGTH = 8000
 def run_trial(request: TrainingRequest, program: Program, *, from_pilot: bool) -> NoReturn:
     """Run a trial in this process, which a tuning supervisor has forked. Reports go to standard output."""
     linux.name_process("pilotlight-trial")
+    os.environ.update(request.environment)  # buckets are read with what the program gets for that
     # The entry of the cache is held by the parent.
     program = dataclasses.replace(program, entry=None)
     metrics, trial = TrialMetrics(request), int(request.trial)
     supervisor = ClusterSupervisor(request, _ignore_report, LIFELINE, from_pilot=from_pilot, program=program)
-    MetricPoll(supervisor, metrics, trial, request.environment).begin()
+    MetricPoll(supervisor, metrics, trial).begin()
     result = supervisor.run()
     report = _build_last_report(result, metrics, trial)
     remove_folder(Path(request.scratch_dir))
@@ -57,12 +58,10 @@ class MetricPoll:
         supervisor: ClusterSupervisor,
         metrics: TrialMetrics,
         trial: int,
-        environment: Mapping[str, str],
     ) -> None:
         self._supervisor = supervisor
         self._metrics = metrics
         self._trial = trial
-        self._environment = environment
 
     def begin(self) -> None:
         self._supervisor.loop.call_later(_POLL_SECONDS, self._look)
@@ -87,7 +86,6 @@ class MetricPoll:
 
     def _follow_bucket(self) -> NoReturn:
         """In a process that ends with the cluster's."""
-        os.environ.update(self._environment)
         while True:
             if points := self._metrics.read_events():
                 _write_report(TrialReport(self._trial, points))

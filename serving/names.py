@@ -1,4 +1,4 @@
-"""Resource names: `projects/P/models/M/versions/V` and the rules for each part.
+"""Resource names, as `projects/P/models/M/versions/V`, and the rules for each part.
 
 Source: section 2.2 of the AI Platform contract. Models and versions may have `-` and `.` too, as those of
 other servers do (`sklearn-iris`).
@@ -17,6 +17,8 @@ _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?")
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
+# Clients make ids of the user's name and the time: they may begin with a digit.
+_STUDY_ID = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?")
 _MODEL_OR_VERSION = re.compile(r"projects/([^/]+)/models/([^/]+)(?:/versions/([^/]+))?")
 
 
@@ -41,6 +43,19 @@ class VersionName:
 
     def __str__(self) -> str:
         return f"projects/{self.project}/models/{self.model}/versions/{self.version}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StudyName:
+    project: str
+    location: str
+    study: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/locations/{self.location}/studies/{self.study}"
+
+    def format_trial_name(self, number: int) -> str:
+        return f"{self}/trials/{number}"
 
 
 def check_project(project: str) -> str:
@@ -72,6 +87,18 @@ def check_job_id(value: str, field: str) -> str:
             field,
             f"Invalid id {value!r}: it must start with a letter and contain only letters, numbers and "
             "underscores, at most 128 characters.",
+        )
+    return value
+
+
+def check_study_id(value: str, field: str) -> str:
+    """Returns the id of a new study, if it is valid. Raises InvalidArgument."""
+    if not _STUDY_ID.fullmatch(value):
+        raise field_error(
+            InvalidArgument,
+            field,
+            f"Invalid id {value!r}: it must start with a letter, number or '_' and contain only these, '-' "
+            "and '.', the last not at its end, at most 128 characters.",
         )
     return value
 

@@ -465,8 +465,9 @@ def _normalise_struct(kind: type[msgspec.Struct], value: dict[str, Any], where: 
 
 def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
     if kind is NumberText:
-        is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
-        return str(entry) if is_number else entry
+        return _number_to_text(entry)
+    if kind == tuple[NumberText, ...] and isinstance(entry, list):
+        return [_number_to_text(item) for item in entry]
     if kind is int and not _fits_int32(entry):
         raise InvalidArgument(f'Invalid value in the JSON payload: "{where}" is no number of 32 bits.')
     nested = _find_struct(kind)
@@ -478,6 +479,11 @@ def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
             for index, item in enumerate(entry)
         ]
     return _normalise_struct(nested, entry, where) if isinstance(entry, dict) else entry
+
+
+def _number_to_text(entry: Any) -> Any:
+    is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
+    return str(entry) if is_number else entry
 
 
 def _fits_int32(entry: Any) -> bool:
@@ -499,6 +505,6 @@ def _wire_fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _find_struct(hint: Any) -> type[msgspec.Struct] | None:
     if not typing.get_args(hint):
-        return hint if issubclass(hint, msgspec.Struct) else None
+        return hint if isinstance(hint, type) and issubclass(hint, msgspec.Struct) else None
     found = (_find_struct(argument) for argument in typing.get_args(hint) if argument is not Ellipsis)
     return next((struct for struct in found if struct is not None), None)

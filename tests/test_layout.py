@@ -136,7 +136,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "serving/gateway/shared": {"serving/protocols", "serving/transport"},
     "serving/gateway/access/policy": {"serving/gateway/shared"},
-    "serving/gateway/state": {"serving/gateway/access/policy", "serving/gateway/shared"},
+    "serving/gateway/state": {"serving/gateway/access/policy", "serving/gateway/shared", "tuning"},
     "serving/gateway/audit": {
         "autoscaler",
         "serving/gateway/shared",
@@ -156,6 +156,7 @@ ROOMS: dict[str, set[str]] = {
         "serving/gateway/state",
         "serving/logs",
         "serving/protocols",
+        "tuning",
     },
     "serving/gateway/proxy": {
         "autoscaler",

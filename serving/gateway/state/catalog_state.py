@@ -22,7 +22,13 @@ from serving.gateway.state.records import (
     VersionRecord,
 )
 from serving.gateway.state.sorted_index import SortedIndex
-from serving.names import ModelName, VersionName, parse_model_or_version_name
+from serving.gateway.state.study_records import (
+    StudyBlock,
+    StudyOperationRecord,
+    StudyRecord,
+    TrialRecord,
+)
+from serving.names import ModelName, StudyName, VersionName, parse_model_or_version_name
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class CatalogState:
     operations: Mapping[str, OperationRecord] = field(default_factory=dict)
     jobs: Mapping[str, JobRecord] = field(default_factory=dict)
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
+    studies: Mapping[StudyName, StudyBlock] = field(default_factory=dict)
 
     @cached_property
     def model_order(self) -> SortedIndex[str, ModelName]:
@@ -42,6 +49,10 @@ class CatalogState:
     @cached_property
     def version_order(self) -> SortedIndex[ModelName, VersionName]:
         return SortedIndex.from_names(self.versions, operator.attrgetter("parent"))
+
+    @cached_property
+    def study_order(self) -> SortedIndex[str, StudyName]:
+        return SortedIndex.from_names(self.studies, operator.attrgetter("project"))
 
     @cached_property
     def job_index(self) -> JobIndex:
@@ -71,13 +82,14 @@ class Commit:
 
     @classmethod
     def from_state(cls, state: CatalogState) -> Commit:
-        """The commit from an empty state to this one."""
+        """The commit from an empty state to this one; of studies it has no trials and operations."""
         tables: dict[str, Mapping[Any, Record]] = {
             "models": state.models,
             "versions": state.versions,
             "operations": state.operations,
             "jobs": state.jobs,
             "policies": state.policies,
+            "studies": {name: block.record for name, block in state.studies.items()},
         }
         everything = (
             (table, name, record) for table, records in tables.items() for name, record in records.items()
@@ -101,6 +113,7 @@ class StateDraft:
     def __init__(self, state: CatalogState) -> None:
         self.model_order = state.model_order
         self.version_order = state.version_order
+        self.study_order = state.study_order
         self.job_index = state.job_index
         self.operation_index = state.operation_index
         self.models = PersistentMap.from_mapping(state.models)
@@ -109,21 +122,58 @@ class StateDraft:
         self.jobs = PersistentMap.from_mapping(state.jobs)
         self._policies_before = state.policies
         self.policies = PersistentMap.from_mapping(state.policies)
+        self.studies = PersistentMap.from_mapping(state.studies)
         self.changes: dict[tuple[str, str], Record | None] = {}
 
     def put(self, record: Record) -> None:
-        table = _TABLES[type(record)]
+        table = TABLES[type(record)]
+        if isinstance(record, StudyRecord | TrialRecord | StudyOperationRecord):
+            self._put_in_block(record)
+            self.changes[table, str(record.name)] = record
+            return
         records: PersistentMap[Any, Record] = getattr(self, table)
         self._update_indexes(records.get(record.name), record)
         setattr(self, table, records.with_item(record.name, record))
         self.changes[table, str(record.name)] = record
 
     def delete(self, record: Record) -> None:
-        table = _TABLES[type(record)]
+        """Delete a record; with a study its trials and operations."""
+        table = TABLES[type(record)]
+        if isinstance(record, StudyRecord | TrialRecord | StudyOperationRecord):
+            self._delete_from_block(record)
+            self.changes[table, str(record.name)] = None
+            return
         records: PersistentMap[Any, Record] = getattr(self, table)
         self._update_indexes(records[record.name], None)
         setattr(self, table, records.without_item(record.name))
         self.changes[table, str(record.name)] = None
+
+    def _put_in_block(self, record: StudyRecord | TrialRecord | StudyOperationRecord) -> None:
+        match record:
+            case StudyRecord(name=name) if name not in self.studies:
+                self.study_order = self.study_order.with_name(name.project, name)
+                block = StudyBlock(record)
+            case StudyRecord(name=name):
+                block = self.studies[name].with_record(record)
+            case TrialRecord(study=name, trial=trial):
+                block = self.studies[name].with_trial(trial)
+            case StudyOperationRecord(study=name):
+                block = self.studies[name].with_operation(record)
+        self.studies = self.studies.with_item(name, block)
+
+    def _delete_from_block(self, record: StudyRecord | TrialRecord | StudyOperationRecord) -> None:
+        match record:
+            case StudyRecord(name=name):
+                block = self.studies[name]
+                numbers = (*block.open_trials, *block.packed_trials)
+                self.changes |= {("trials", name.format_trial_name(number)): None for number in numbers}
+                self.changes |= {("study_operations", one.name): None for one in block.operations.values()}
+                self.study_order = self.study_order.without_name(name.project, name)
+                self.studies = self.studies.without_item(name)
+            case TrialRecord(study=name, trial=trial):
+                self.studies = self.studies.with_item(name, self.studies[name].without_trial(trial.number))
+            case StudyOperationRecord(study=name, number=number):
+                self.studies = self.studies.with_item(name, self.studies[name].without_operation(number))
 
     def _update_indexes(self, before: Record | None, after: Record | None) -> None:
         match after or before:
@@ -144,20 +194,24 @@ class StateDraft:
         # Unchanged policies stay the same object: caches of access decisions compare by identity.
         same = all(table != "policies" for table, _ in self.changes)
         policies = self._policies_before if same else self.policies
-        state = CatalogState(self.models, self.versions, self.operations, self.jobs, policies)
+        state = CatalogState(self.models, self.versions, self.operations, self.jobs, policies, self.studies)
         vars(state).update(
             model_order=self.model_order,
             version_order=self.version_order,
+            study_order=self.study_order,
             job_index=self.job_index,
             operation_index=self.operation_index,
         )
         return state
 
 
-_TABLES: Mapping[type[Record], str] = {
+TABLES: Mapping[type[Record], str] = {
     ModelRecord: "models",
     VersionRecord: "versions",
     OperationRecord: "operations",
     JobRecord: "jobs",
     PolicyRecord: "policies",
+    StudyRecord: "studies",
+    TrialRecord: "trials",
+    StudyOperationRecord: "study_operations",
 }

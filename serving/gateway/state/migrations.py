@@ -74,6 +74,10 @@ MIGRATIONS: Sequence[Migration] = (
         "tokens and policies", make_table_creator(document_table("tokens"), document_table("policies"))
     ),
     Migration("pilots of versions", _name_pilots),
+    Migration(
+        "studies",
+        make_table_creator(*(document_table(name) for name in ("studies", "trials", "study_operations"))),
+    ),
 )
 
 

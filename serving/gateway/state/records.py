@@ -12,6 +12,7 @@ import msgspec
 
 from serving.gateway.access.policy import Policy
 from serving.gateway.request_context import ChangeCause
+from serving.gateway.state.study_records import StudyOperationRecord, StudyRecord, TrialRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Job, Model, Operation, PredictionOutput, TrainingOutput, Version
 
@@ -162,7 +163,16 @@ class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     policy: Policy
 
 
-Record = ModelRecord | VersionRecord | OperationRecord | JobRecord | PolicyRecord
+Record = (
+    ModelRecord
+    | VersionRecord
+    | OperationRecord
+    | JobRecord
+    | PolicyRecord
+    | StudyRecord
+    | TrialRecord
+    | StudyOperationRecord
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
-from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.catalog_state import TABLES, CatalogState, StateDraft
 from serving.gateway.state.migrations import document_table, open_database, read_schema_version
 from serving.gateway.state.records import (
     JobRecord,
@@ -24,11 +24,17 @@ from serving.gateway.state.records import (
     Record,
     VersionRecord,
 )
+from serving.gateway.state.study_records import (
+    StudyOperationRecord,
+    StudyRecord,
+    TrialRecord,
+    build_blocks,
+)
 
 Changes = Mapping[tuple[str, str], Record | None]
 K = TypeVar("K", bound=msgspec.Struct)
 
-_TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs", "policies")}
+_TABLES = {name: document_table(name) for name in TABLES.values()}
 
 # Seconds after which a client may retry a change that could not be written.
 _RETRY_AFTER = 5.0
@@ -68,12 +74,18 @@ class SqliteStore:
         operations = self._read_table("operations", OperationRecord)
         jobs = self._read_table("jobs", JobRecord)
         policies = self._read_table("policies", PolicyRecord)
+        studies = build_blocks(
+            self._read_table("studies", StudyRecord),
+            self._read_table("trials", TrialRecord),
+            self._read_table("study_operations", StudyOperationRecord),
+        )
         state = CatalogState(
             {record.name: record for record in models},
             {record.name: record for record in versions},
             {record.name: record for record in operations},
             {record.name: record for record in jobs},
             {record.name: record for record in policies},
+            studies,
         )
         # Builds the maps and indexes here, because it would block the event loop later.
         return StateDraft(state).to_state()

@@ -15,6 +15,9 @@ from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.state.records import JobOutput, JobRecord, VersionRecord
 from serving.resources import Job
 
+# In the folder of a job: what attempts leave in it is removed when they end, whatever comes of them.
+SCRATCH_FOLDER = "scratch"
+
 
 class SucceededAttempt(NamedTuple):
     """The work is done."""

@@ -18,6 +18,7 @@ from serving.errors import FailedPrecondition, InvalidArgument, ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_kind import (
+    SCRATCH_FOLDER,
     AttemptResult,
     FailedAttempt,
     JobAttempt,
@@ -366,7 +367,11 @@ class JobQueue:
                 await self._save_progress(record, running)
 
         launcher = self._create_launcher(kind, self._timing.silence_seconds)
-        return await self._run_process(launcher, attempt, record, handle_report, running.stop)
+        try:
+            return await self._run_process(launcher, attempt, record, handle_report, running.stop)
+        finally:
+            # Before the result is written down: a program may have filled the disk with what is in it.
+            await self._threads.run(remove_folder, self._folder / record.uid / SCRATCH_FOLDER)
 
     def _create_launcher(self, kind: JobKind, silence_seconds: float) -> JobProcessLauncher:
         return JobProcessLauncher(

@@ -16,6 +16,7 @@ from serving.gateway.catalog.training_replicas import (
     list_replicas,
     master_image,
 )
+from serving.gateway.jobs.job_kind import SCRATCH_FOLDER
 from serving.gateway.state.records import JobRecord
 from serving.predictor import interpreters
 from serving.predictor.interpreters import InterpreterRegistry
@@ -95,7 +96,7 @@ def build_training_request(
         threads=options.threads,
         memory_bytes=memory_bytes or int(options.memory_bytes or 0),
         restarts=RestartLimits(restart_on_error=options.restarts),
-        scratch_dir=str(folder / "scratch"),
+        scratch_dir=str(folder / SCRATCH_FOLDER),
         log_dir=str(folder / "logs"),
         log_bytes=defaults.log_bytes,
         cache_dir=str(defaults.cache_dir),

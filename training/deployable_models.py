@@ -55,12 +55,14 @@ def choose_model_folders(paths: Iterable[str]) -> list[PurePosixPath]:
     # A model may have other models among its own files.
     outermost = {folder for folder in models if not models.intersection(folder.parents)}
     exports = {folder for folder in outermost if folder.name.isdecimal()}
-    older = {
-        folder
-        for folder in exports
-        if any(other.parent == folder.parent and int(other.name) > int(folder.name) for other in exports)
-    }
-    return sorted(outermost - older)
+    newest: dict[PurePosixPath, PurePosixPath] = {}
+    for folder in exports:
+        newest[folder.parent] = max(folder, newest.get(folder.parent, folder), key=_read_time)
+    return sorted((outermost - exports).union(newest.values()))
+
+
+def _read_time(export: PurePosixPath) -> int:
+    return int(export.name)
 
 
 def main() -> None:

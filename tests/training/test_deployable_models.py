@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -32,6 +33,15 @@ from training.deployable_models import (
 )
 def test_model_folders(paths: list[str], expected: list[str]) -> None:
     assert choose_model_folders(paths) == [PurePosixPath(path) for path in expected]
+
+
+def test_many_exports_take_no_longer_each() -> None:
+    """A program makes as many folders as it likes."""
+    paths = [f"export/{number}/saved_model.pb" for number in range(50_000)]
+    begin = time.process_time()
+
+    assert choose_model_folders(paths) == [PurePosixPath("export/49999")]
+    assert time.process_time() - begin < 10
 
 
 def test_a_folder_of_this_machine(tmp_path: Path) -> None:

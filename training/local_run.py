@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -65,12 +66,22 @@ class LocalCluster:
         )
         return tuple(group for group in groups if group.count)
 
+    @property
+    def last_port(self) -> int:
+        """Evaluators have none."""
+        return self.start_port + self.workers + self.parameter_servers
+
 
 def run_alone(program: LocalProgram, environment: Mapping[str, str]) -> int:
-    """Run the program at this terminal; returns its exit code, as a shell has it."""
+    """Run the program at this terminal; returns its exit code, as a shell has it. Raises OSError.
+
+    To be called in the main thread: signals that end this process are passed on.
+    """
     config = {"job": _describe_job(program), "task": {}, "cluster": {}, "environment": "cloud"}
     variables = {**_add_modules(environment), "TF_CONFIG": json.dumps(config)}
     started = subprocess.Popen(program.command, cwd=program.folder, env=variables)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: started.send_signal(received))
     while True:
         try:
             code = started.wait()
@@ -104,14 +115,17 @@ class ClusterRun:
         )
         replicas = list_replicas(cluster.groups)
         listening = [replica for replica in replicas if replica.role is not ReplicaRole.EVALUATOR]
-        self._ports = dict(zip(listening, range(cluster.start_port, 1 << 16), strict=False))
+        self._ports = dict(zip(listening, itertools.count(cluster.start_port), strict=False))
         self._replicas = sorted(replicas, key=lambda one: one.role is ReplicaRole.MASTER)
         self._exit_code = 0
         self._is_ending = False
         self._is_over = False
 
     def run(self) -> int:
-        """Run until the master has ended, and return its exit code; the others are ended then."""
+        """Run until the master has ended, and return its exit code; the others are ended then.
+
+        Raises OSError if a replica cannot be started; the others end with this process.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, partial(self._end, 128 + number))
         for replica in self._replicas:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +19,12 @@ from serving.predictor.interpreters import resolve_interpreter
 # As gcloud has them.
 _DEFAULT_COUNT, _DEFAULT_PORT = 2, 27182
 
-_Count = Annotated[int | None, typer.Option(min=0, help="With --distributed.", show_default=False)]
+# As the API has it.
+_MAX_COUNT, _LAST_PORT = 1000, 65535
+
+_Count = Annotated[
+    int | None, typer.Option(min=0, max=_MAX_COUNT, help="With --distributed.", show_default=False)
+]
 
 
 def train_locally(
@@ -52,7 +59,7 @@ def train_locally(
     parameter_server_count: _Count = None,
     evaluator_count: _Count = None,
     start_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The first of the ports of the replicas.")
+        int, typer.Option(min=1, max=_LAST_PORT, help="The first of the ports of the replicas.")
     ] = _DEFAULT_PORT,
 ) -> None:
     """Run a training program here, without a server, as a training job runs it.
@@ -82,11 +89,29 @@ def train_locally(
     if not distributed:
         if any(counts):
             print_warning("The counts of replicas are used with --distributed only.")
-        raise typer.Exit(run_alone(program, environment))
+        with _report_start_errors(program.python):
+            code = run_alone(program, environment)
+        raise typer.Exit(code)
     cluster = LocalCluster(
         _DEFAULT_COUNT if worker_count is None else worker_count,
         _DEFAULT_COUNT if parameter_server_count is None else parameter_server_count,
         evaluator_count or 0,
         start_port,
     )
-    raise typer.Exit(ClusterRun(program, cluster, environment, find_primary_name(program.python)).run())
+    if cluster.last_port > _LAST_PORT:
+        raise InvalidArgument(
+            f"--start-port: the replicas need the ports {start_port} to {cluster.last_port}, and the last "
+            f"there is is {_LAST_PORT}."
+        )
+    with _report_start_errors(program.python):
+        code = ClusterRun(program, cluster, environment, find_primary_name(program.python)).run()
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _report_start_errors(python: str) -> Iterator[None]:
+    """Raises InvalidArgument where a process cannot be started."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidArgument(f"The program cannot be started with {python}: {error.strerror}.") from error

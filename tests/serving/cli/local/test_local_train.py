@@ -102,6 +102,35 @@ def test_an_interrupt_ends_all(package: Path) -> None:
     assert not any(is_alive(int(pid)) for pid in children)
 
 
+def test_a_signal_that_ends_the_command_ends_the_program(package: Path) -> None:
+    words = command(package, "--", "--wait")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        (child,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(running.pid, signal.SIGTERM)
+
+        assert running.wait(HANG_SECONDS) == 128 + signal.SIGTERM
+    assert not is_alive(int(child))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--distributed", "--start-port", "65533"), "ports 65533 to 65537"),
+        (("--distributed", "--worker-count", "100000"), "less than or equal to 1000"),
+        (("--worker-count", "-1"), "greater than or equal to 0"),
+        (("--python", "/no/python"), "/no/python"),
+    ],
+)
+def test_what_cannot_be_run_is_said(package: Path, words: tuple[str, ...], message: str) -> None:
+    done = train(package, *words)
+
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_folder_that_is_missing_is_named(package: Path) -> None:
     done = train(package / "none")
 

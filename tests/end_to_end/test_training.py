@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from googleapiclient.errors import HttpError
 
+from tests.emulator import Emulator
 from tests.end_to_end.jobs import ENDS, finished, get, submit
 from tests.end_to_end.training_jobs import PARENT, list_log, texts, training_job, write_wheel
 from tests.server import Server, running_server, until
@@ -204,3 +205,37 @@ def test_a_folder_that_cannot_be_written(server: Server, wheel: Path) -> None:
         (violation,) = reply.json["error"]["details"][0]["fieldViolations"]
         assert (reply.status, violation["field"]) == (400, "training_input.job_dir")
     assert server.call("GET", f"{PARENT}/jobs/nowhere").status == 404
+
+
+STORING = """
+    import sys, joblib
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+    from sklearn.linear_model import LinearRegression
+    bucket, _, folder = sys.argv[-1].removeprefix("gs://").partition("/")
+    joblib.dump(LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0]), "model.joblib")
+    client = storage.Client(project="tests", credentials=AnonymousCredentials())
+    client.bucket(bucket).blob(f"{folder}/model/model.joblib").upload_from_filename("model.joblib")
+"""
+
+
+def test_a_job_in_a_bucket(server: Server, emulator_server: Emulator, tmp_path: Path) -> None:
+    """Its package is there, its folder is there, and so is the model that is deployed."""
+    bucket = f"gs://{emulator_server.bucket('training')}"
+    wheel = write_wheel(tmp_path, STORING)
+    emulator_server.put(f"{bucket}/staging/{wheel.name}", wheel.read_bytes())
+    server.create_model(f"{PARENT}/models/in_bucket")
+    fields = {"packageUris": [f"{bucket}/staging/{wheel.name}"], "jobDir": f"{bucket}/out"}
+    job = training_job("in_bucket", wheel, **fields)
+
+    name = submit(server, {**job, "trainingOptions": {"deploy": {"model": "in_bucket", "version": "v1"}}})
+    ended = finished(server, name)
+
+    assert ended["state"] == "SUCCEEDED", ended
+    version = f"{PARENT}/models/in_bucket/versions/v1"
+    found = until(
+        lambda: (one := server.call("GET", version).json).get("state") == "READY" and one,
+        "the version is ready",
+    )
+    assert found["deploymentUri"] == f"{bucket}/out/model"
+    assert server.predict(version, [[2.0]]).json == {"predictions": [pytest.approx(5.0)]}

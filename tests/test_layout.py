@@ -80,6 +80,7 @@ ROOMS: dict[str, set[str]] = {
     "training/logs": set(),
     "training/messages": set(),
     "tuning": set(),
+    "tuning/algorithms": {"tuning"},
     "tuning/metrics": set(),
     "serving/transport": {"serving/protocols"},
     "serving/protocols": set(),
@@ -248,6 +249,8 @@ PARTS = {
     "serving.gateway.access.roles": "serving/gateway/access/policy",
     "batch.messages": "batch/messages",
     "training.messages": "training/messages",
+    "tuning.__main__": "tuning/algorithms",
+    "tuning.suggester": "tuning/algorithms",
     "autoscaler.node_memory": "autoscaler/node_memory",
 }
 
@@ -360,6 +363,12 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("training.logs", (), ("serving", "autoscaler")),
     # Of ours the vocabulary alone, and of that what errors are.
     ("tuning", (), ("batch", "training", *PROGRAMS, *MODELS)),
+    (
+        "tuning",
+        ("tuning.algorithms", "tuning.suggester", "tuning.__main__"),
+        ("numpy", "scipy", "threadpoolctl"),
+    ),
+    ("serving.gateway", (), ("tuning.algorithms", "tuning.suggester")),
     ("serving.gateway", (), ("serving.node", "serving.cli", *MODELS)),
     ("serving.node", (), ("serving.gateway", "serving.cli")),
     *((package, (), (*PROGRAMS, "starlette", "uvicorn")) for package in MODELS),

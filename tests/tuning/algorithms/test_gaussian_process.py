@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from tuning.algorithms.acquisition import log_expected_improvement, polish
+from tuning.algorithms.encoding import Array
+from tuning.algorithms.gaussian_process import (
+    GaussianProcess,
+    Hyperparameters,
+    _Posterior,
+    fit_hyperparameters,
+)
+
+GROUPS = (0, 1, 1)
+
+
+def make_data(count: int = 25) -> tuple[Array, Array]:
+    features = np.random.default_rng(1).uniform(size=(count, 3))
+    values = np.sin(6.0 * features[:, 0]) + 0.5 * features[:, 1]
+    return features, (values - values.mean()) / values.std()
+
+
+def test_gradient_of_the_posterior() -> None:
+    objective = _Posterior(*make_data(), GROUPS)
+    logs = np.log(np.array([0.3, 0.7, 1.3, 0.01]))
+
+    _, gradient = objective.compute(logs)
+
+    expected = optimize.approx_fprime(logs, lambda place: objective.compute(place)[0], 1e-6)
+    assert gradient == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+def test_lengths_tell_what_matters() -> None:
+    fitted = fit_hyperparameters(*make_data(40), (0, 1, 2))
+
+    assert fitted.lengths[0] < fitted.lengths[1] < fitted.lengths[2]
+    assert fitted.noise < 1e-3
+
+
+def test_the_mean_goes_through_values_without_noise() -> None:
+    features, values = make_data()
+    process = GaussianProcess(features, values, GROUPS, Hyperparameters(np.array([0.5, 1.0]), 1.0, 1e-6))
+
+    mean, deviation = process.predict(features)
+
+    assert mean == pytest.approx(values, abs=1e-3)
+    assert deviation.max() < 2e-3
+    assert process.predict_mean(features) == pytest.approx(mean)
+    assert process.predict(np.full((1, 3), 9.0))[1] == pytest.approx(1.0)
+
+
+def test_gradients_of_predictions() -> None:
+    process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, 1e-3))
+    place = np.array([0.31, 0.62, 0.17])
+
+    mean, deviation, of_mean, of_deviation = process.predict_with_gradient(place)
+
+    means, deviations = process.predict(place[None])
+    assert mean == pytest.approx(means[0])
+    assert deviation == pytest.approx(deviations[0])
+    assert of_mean == pytest.approx(
+        optimize.approx_fprime(place, lambda one: process.predict(one[None])[0][0], 1e-6), abs=1e-4
+    )
+    assert of_deviation == pytest.approx(
+        optimize.approx_fprime(place, lambda one: process.predict(one[None])[1][0], 1e-6), abs=1e-4
+    )
+
+
+def test_expected_improvement_of_places_that_are_hopeless() -> None:
+    """Its logarithm still tells which is less so."""
+    means = np.array([1.0, 0.0, -1.0, -10.0, -100.0, -1e4, -1e6])
+
+    logs = log_expected_improvement(means, np.ones(7), 0.0)
+
+    assert np.isfinite(logs).all()
+    assert (np.diff(logs) < 0).all()
+    density, below = np.exp(-0.5) / np.sqrt(2 * np.pi), 0.158655253931457
+    assert np.exp(logs[0]) == pytest.approx(1 - below + density)
+    assert np.exp(logs[2]) == pytest.approx(density - below)
+
+
+def test_polishing_climbs_along_free_features() -> None:
+    process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, 1e-3))
+    start = np.array([0.5, 0.5, 0.5])
+    free = np.array([True, True, False])
+
+    found = polish(process, start, free, 1.0)
+
+    before, after = (log_expected_improvement(*process.predict(one[None]), 1.0)[0] for one in (start, found))
+    assert after > before
+    assert found[2] == 0.5
+    assert ((found >= 0) & (found <= 1)).all()

@@ -1,0 +1,67 @@
+"""What is known of a study when a point is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from tuning.algorithms.encoding import Array, SpaceEncoding
+from tuning.messages import KnownTrial
+from tuning.space import Point
+from tuning.study import Study
+
+
+@dataclass(frozen=True)
+class History:
+    """Rows of the trials by how they stand: completed with `objectives` (one column per metric), or not.
+
+    `taken` has the keys of all of them: no point is tried twice.
+    """
+
+    study: Study
+    encoding: SpaceEncoding
+    completed: Array
+    objectives: Array
+    pending: Array
+    infeasible: Array
+    taken: frozenset[bytes]
+
+    @classmethod
+    def build(cls, study: Study, trials: Iterable[KnownTrial]) -> Self:
+        """Trials in the order of their numbers, so that equal ones make equal histories."""
+        ordered = sorted(trials, key=lambda trial: trial.number)
+        encoding = SpaceEncoding(study.space)
+        completed = [trial for trial in ordered if trial.objectives]
+        rows = encoding.encode(trial.parameters for trial in ordered)
+        objectives = np.array([trial.objectives for trial in completed], dtype=np.float64)
+        return cls(
+            study,
+            encoding,
+            completed=encoding.encode(trial.parameters for trial in completed),
+            objectives=objectives.reshape(-1, len(study.metrics)),
+            pending=encoding.encode(
+                trial.parameters for trial in ordered if not trial.objectives and not trial.infeasible
+            ),
+            infeasible=encoding.encode(trial.parameters for trial in ordered if trial.infeasible),
+            taken=frozenset(map(make_row_key, rows)),
+        )
+
+    def has(self, row: Array) -> bool:
+        return make_row_key(row) in self.taken
+
+    def filter_new(self, rows: Array) -> Array:
+        return rows[[not self.has(row) for row in rows]]
+
+    def add_pending(self, point: Point) -> History:
+        row = self.encoding.encode([point])
+        return replace(
+            self, pending=np.concatenate([self.pending, row]), taken=self.taken | {make_row_key(row[0])}
+        )
+
+
+def make_row_key(row: Array) -> bytes:
+    """Equal for rows that differ by rounding alone."""
+    return (np.round(row, 10) + 0.0).tobytes()

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from serving.node.batcher import Batcher, BatchLimits, BatchOutcome
-from serving.node.concurrent_batcher import ConcurrentBatcher
+from serving.node.batcher import Batcher, BatchLimits, BatchOutcome, ConcurrentBatcher
 from serving.node.request import NodeRequest
 from serving.node.request_marks import CallMark, RequestMarks, mark_computed, mark_computing
 from serving.runtimes import Runtime

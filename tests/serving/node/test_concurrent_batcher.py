@@ -1,4 +1,4 @@
-"""serving.node.concurrent_batcher"""
+"""serving.node.batcher: several calls at a time"""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from serving.errors import DeadlineExceeded
-from serving.node.batcher import BatchLimits
-from serving.node.concurrent_batcher import ConcurrentBatcher
+from serving.node.batcher import BatchLimits, ConcurrentBatcher
 from tests.serving.node.test_batcher import (
     LATER,
     Asked,

@@ -32,9 +32,8 @@ from serving.gateway.api.request_io import read_json, read_resource, read_update
 from serving.gateway.catalog import jobs, lookup, models, versions
 from serving.gateway.catalog.prediction_checks import PredictionRules
 from serving.gateway.catalog.training_checks import TrainingRules
-from serving.gateway.jobs.job_kind import TimeLimits
+from serving.gateway.jobs.job_kind import TimeLimits, find_deadline
 from serving.gateway.jobs.kinds.training.admission import Room, measure_record
-from serving.gateway.jobs.time_limits import find_deadline
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, DeploymentInfo, ModelRecord, VersionRecord
 from serving.names import (

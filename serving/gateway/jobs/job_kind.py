@@ -6,6 +6,7 @@ all kinds, in the other modules here, in `serving.gateway.catalog.jobs` and `ser
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +47,30 @@ class TimeLimits(NamedTuple):
 
     waiting: float = 0.0
     running: float = 0.0
+
+
+class Deadline(NamedTuple):
+    """When a job is cancelled, and why."""
+
+    time: datetime.datetime
+    reason: str
+
+
+def find_deadline(record: JobRecord, limits: TimeLimits) -> Deadline | None:
+    """The next one of a job. Waiting ends with the first time that a job is RUNNING, for good."""
+    since, seconds, field, verb = (
+        (record.run_time, limits.running, "maxRunningTime", "ran")
+        if record.run_time
+        else (record.job.create_time, limits.waiting, "maxWaitTime", "waited")
+    )
+    if not seconds:
+        return None
+    try:
+        time = datetime.datetime.fromisoformat(since) + datetime.timedelta(seconds=seconds)
+    except OverflowError:  # after the year 9999
+        return None
+    reason = f"The job was cancelled: it {verb} for longer than scheduling.{field} allows, {seconds:g}s."
+    return Deadline(time, reason)
 
 
 class JobAttempt(Protocol):

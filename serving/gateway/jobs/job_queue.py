@@ -20,16 +20,17 @@ from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_kind import (
     SCRATCH_FOLDER,
     AttemptResult,
+    Deadline,
     FailedAttempt,
     JobAttempt,
     JobKind,
     LostProcess,
     SucceededAttempt,
+    find_deadline,
 )
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
-from serving.gateway.jobs.time_limits import Deadline, find_deadline
 from serving.gateway.state.catalog_state import CatalogState
 from serving.gateway.state.records import JobKindName, JobOutput, JobRecord
 from serving.gateway.thread_pool import ThreadPool

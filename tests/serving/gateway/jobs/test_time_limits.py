@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from serving.gateway.jobs.job_kind import TimeLimits
-from serving.gateway.jobs.time_limits import find_deadline
+from serving.gateway.jobs.job_kind import TimeLimits, find_deadline
 from serving.gateway.state.records import JobRecord
 from serving.resources import Job
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autoscaler.child_launcher import module_command
-from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobReport, JobRequest
+from batch.messages import JOB_FOLDER, FailureStatus, JobCounts, JobOutcome, JobPhase, JobReport, JobRequest
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.child_environment import sanitize_environment
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
@@ -23,7 +24,6 @@ from serving.gateway.jobs.job_kind import (
     TimeLimits,
 )
 from serving.gateway.jobs.kinds.prediction.beam_options import check_beam_options, require_beam
-from serving.gateway.jobs.kinds.prediction.progress import PredictionProgress
 from serving.gateway.jobs.kinds.prediction.run_request import JobDefaults, build_run_request
 from serving.gateway.jobs.log_lines import WORKER_TASK, JobLogLine
 from serving.gateway.state.records import JobRecord, VersionRecord
@@ -31,6 +31,46 @@ from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutp
 
 JOB_COMMAND = module_command("batch")
 _GRACE_SECONDS = 3.0
+# Rates are averages over about this many seconds.
+_RATE_WINDOW_SECONDS = 10.0
+
+
+class PredictionProgress:
+    """Counts, rate and time left, from reports of the process; `now` is in seconds on any monotonic clock."""
+
+    def __init__(self) -> None:
+        self.phase: JobPhase | None = None
+        self.counts = JobCounts()
+        self._samples: deque[tuple[float, JobCounts]] = deque()
+
+    def add_counts(self, counts: JobCounts, now: float) -> None:
+        self.counts = counts
+        self._samples.append((now, counts))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_WINDOW_SECONDS:
+            self._samples.popleft()
+
+    @property
+    def has_counts(self) -> bool:
+        return bool(self._samples)
+
+    @property
+    def records_per_second(self) -> float | None:
+        """Counts predicted and rejected records; None while it is not known."""
+        return self._average_rate(lambda counts: counts.predictions + counts.errors)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until all input is read; None while it is not known."""
+        rate = self._average_rate(lambda counts: counts.bytes)
+        if not rate:
+            return None
+        return max(0, self.counts.bytes_total - self.counts.bytes) / rate
+
+    def _average_rate(self, of: Callable[[JobCounts], int]) -> float | None:
+        if len(self._samples) < 2:
+            return None
+        (start, first), (end, last) = self._samples[0], self._samples[-1]
+        return max(0, of(last) - of(first)) / (end - start) if end > start else None
 
 
 class PredictionAttempt:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from batch.messages import JobCounts
-from serving.gateway.jobs.kinds.prediction.progress import PredictionProgress
+from serving.gateway.jobs.kinds.prediction.prediction_kind import PredictionProgress
 
 
 def at(records: int, total: int = 1000) -> JobCounts:

@@ -38,6 +38,6 @@ FRAMEWORK = Framework(
     keeps_instances=True,
     # Of its own: the library needs OpenMP of the system, which small images do not have.
     pilot="lightgbm",
-    preload=("serving.runtimes.lightgbm_runtime.runtime", "serving.runtimes.lightgbm_runtime.tiny_model"),
-    tiny_model="serving.runtimes.lightgbm_runtime.tiny_model:write_tiny_model",
+    preload=("serving.runtimes.lightgbm_runtime.runtime",),
+    tiny_model="serving.runtimes.lightgbm_runtime.runtime:write_tiny_model",
 )

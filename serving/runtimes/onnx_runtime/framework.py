@@ -23,7 +23,6 @@ FRAMEWORK = Framework(
     preload=(
         "numpy.random",  # numpy imports it when made-up rows first ask for it
         "serving.runtimes.onnx_runtime.runtime",
-        "serving.runtimes.onnx_runtime.tiny_model",
     ),
-    tiny_model="serving.runtimes.onnx_runtime.tiny_model:write_tiny_model",
+    tiny_model="serving.runtimes.onnx_runtime.runtime:write_tiny_model",
 )

@@ -31,7 +31,7 @@ FRAMEWORK = Framework(
         ModelFile(name="model.json", is_extension=True),
         ModelFile(name="model.ubj", is_extension=True),
     ),
-    convert_files="serving.runtimes.xgboost_runtime.file_conversion:convert_files",
+    convert_files="serving.runtimes.xgboost_runtime.legacy_binary:convert_files",
     has_methods=True,
     takes_missing_numbers=True,
     predictor_loaders={
@@ -47,8 +47,7 @@ FRAMEWORK = Framework(
     # With treelite: an accelerated booster may be computed by it.
     preload=(
         "serving.runtimes.xgboost_runtime.runtime",
-        "serving.runtimes.xgboost_runtime.tiny_model",
         "serving.acceleration.xgboost.treelite_gtil",
     ),
-    tiny_model="serving.runtimes.xgboost_runtime.tiny_model:write_tiny_model",
+    tiny_model="serving.runtimes.xgboost_runtime.runtime:write_tiny_model",
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ NODE_DTYPE = np.dtype(
 )
 STATISTIC_DTYPE = np.dtype([("gain", "<f4"), ("hessian", "<f4"), ("weight", "<f4"), ("leaves", "<i4")])
 _LINEAR_BYTES = 34 * 4
+# Those that early versions wrote with `save_model`, whatever they are called.
+_MODEL_FILES = ("model.bst", "model.joblib", "model.pkl")
 
 
 class MalformedModel(Exception):
@@ -211,3 +214,22 @@ def _check_nodes(nodes: NDArray[Any], features: int) -> None:
 
 def _read_attributes(reader: _BinaryReader) -> dict[str, str]:
     return {reader.read_text(): reader.read_text() for _ in range(reader.read_count())}
+
+
+def convert_files(folder: Path) -> tuple[str, ...]:
+    """Convert models in XGBoost's old binary format, and say which. Raises LoadFailed."""
+    texts = []
+    for file in (folder / name for name in _MODEL_FILES if (folder / name).is_file()):
+        data = file.read_bytes()
+        if not is_binary_model(data):
+            continue
+        # It imports XGBoost.
+        from serving.runtimes.xgboost_runtime.legacy_conversion import convert_to_ubjson  # noqa: PLC0415
+
+        converted = file.with_name(f".{file.name}.converted")
+        converted.write_bytes(convert_to_ubjson(data, file.name))
+        converted.replace(file)
+        texts.append(
+            f"{file.name} is in the old binary format of XGBoost {read_version(data)}; it was converted."
+        )
+    return tuple(texts)

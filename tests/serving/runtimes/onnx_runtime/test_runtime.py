@@ -20,7 +20,7 @@ from serving.node.batch_equivalence import check_batch_equivalence
 from serving.runtimes import LoadSpec, Runtime, load_model
 from serving.runtimes.instance_batch import WholeTensors
 from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
-from serving.runtimes.onnx_runtime.tiny_model import write_tiny_model
+from serving.runtimes.onnx_runtime.runtime import write_tiny_model
 from serving.runtimes.output_equality import run_generator
 from tests.serving.runtimes.onnx_runtime.models import (
     BFLOAT16,

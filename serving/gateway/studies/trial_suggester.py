@@ -1,0 +1,80 @@
+"""Hands out trials of studies: those there are, and new ones, committed before anybody hears of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from serving.errors import ResourceExhausted, Unavailable
+from serving.gateway.catalog import Catalog, studies, trials
+from serving.gateway.state.study_records import StudyOperationRecord
+from serving.gateway.studies.suggestion_service import SuggestionService
+from serving.names import StudyName
+from tuning.messages import SuggestionAnswer
+
+# How many may wait for one study: each waits for all before it.
+_MAX_WAITING = 64
+_RETRY_AFTER = 1.0
+
+
+@dataclass(slots=True)
+class _StudyLock:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class TrialSuggester:
+    """Makes suggestions, for each study one at a time."""
+
+    def __init__(self, catalog: Catalog, service: SuggestionService) -> None:
+        self._catalog = catalog
+        self._service = service
+        self._locks: dict[StudyName, _StudyLock] = {}
+
+    async def suggest(self, name: StudyName, client_id: str, count: int) -> StudyOperationRecord:
+        """Raises ResourceExhausted where the space is used up, and what the rules and the service raise."""
+        started_at = time.time()
+        async with self._hold_study(name):
+            answer = await self._find_points(name, client_id, count)
+            has_any = trials.list_leased_trials(studies.get_study(self._catalog.state, name), client_id, 1)
+            if answer.exhausted and not answer.points and not has_any:
+                await self._catalog.change(trials.mark_used_up, name)
+                raise ResourceExhausted(
+                    f'Every point of the search space of "{name}" has been a trial: there is nothing new to '
+                    "suggest."
+                )
+            return await self._catalog.change(
+                trials.suggest_trials,
+                name,
+                client_id,
+                count,
+                points=answer.points,
+                started_at=started_at,
+                used_up=answer.exhausted,
+            )
+
+    async def _find_points(self, name: StudyName, client_id: str, count: int) -> SuggestionAnswer:
+        """Points for the trials that have to be new; none if there are enough."""
+        block = studies.get_own_study(self._catalog.state, name, "")
+        missing = trials.count_missing_trials(block, client_id, count)
+        return await self._service.suggest_points(block, missing) if missing > 0 else SuggestionAnswer(())
+
+    @contextlib.asynccontextmanager
+    async def _hold_study(self, name: StudyName) -> AsyncGenerator[None]:
+        waiting = self._locks.setdefault(name, _StudyLock())
+        if waiting.users > _MAX_WAITING:
+            raise Unavailable(
+                f'{_MAX_WAITING} requests for suggestions wait for "{name}" already. Try again.',
+                retry_after=_RETRY_AFTER,
+            )
+        waiting.users += 1
+        try:
+            async with waiting.lock:
+                yield
+        finally:
+            waiting.users -= 1
+            if not waiting.users:
+                self._locks.pop(name, None)

@@ -1,0 +1,76 @@
+"""The process that suggests, as the gateway starts it and speaks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from serving.child_environment import sanitize_environment
+from serving.gateway.studies.suggestion_process import SuggesterLauncher, SuggesterLost
+from tests.bounds import HANG_SECONDS
+from tests.serving.gateway.catalog.study_world import StudyWorld
+from tests.serving.gateway.world import FakePool
+from tuning.messages import SuggestionAnswer, SuggestionRequest
+
+WITHIN = HANG_SECONDS / 2
+
+
+def request(count: int) -> bytes:
+    study = StudyWorld().block.record.study
+    return msgspec.json.encode(SuggestionRequest(study, (), count, 1)) + b"\n"
+
+
+def run(main: Callable[[SuggesterLauncher], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        pool = FakePool(lambda _: None)  # it cannot fork
+        async with asyncio.timeout(HANG_SECONDS):
+            await main(SuggesterLauncher(pool, sanitize_environment(os.environ)))
+
+    asyncio.run(bounded())
+
+
+def test_equal_requests_have_equal_answers_in_any_process() -> None:
+    async def main(launcher: SuggesterLauncher) -> None:
+        found = []
+        for _ in range(2):
+            async with launcher.connect() as suggester:
+                found += [await suggester.ask(request(3), WITHIN) for _ in range(2)]
+        assert isinstance(found[0], SuggestionAnswer)
+        assert len(found[0].points) == 3
+        assert found == [found[0]] * 4
+
+    run(main)
+
+
+def test_a_process_that_is_killed_is_lost() -> None:
+    """It is gone after the block."""
+
+    async def main(launcher: SuggesterLauncher) -> None:
+        pid = 0
+        with pytest.raises(SuggesterLost, match="has ended"):
+            async with launcher.connect() as suggester:
+                await suggester.ask(request(1), WITHIN)
+                pid = suggester.child.process.pid
+                os.kill(pid, signal.SIGKILL)
+                await suggester.ask(request(1), WITHIN)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    run(main)
+
+
+def test_a_process_that_does_not_answer_is_lost() -> None:
+    """It is killed, and not waited for."""
+
+    async def main(launcher: SuggesterLauncher) -> None:
+        with pytest.raises(SuggesterLost, match=r"within 0\.05 s"):
+            async with launcher.connect() as suggester:
+                os.kill(suggester.child.process.pid, signal.SIGSTOP)
+                await suggester.ask(request(1), 0.05)
+
+    run(main)

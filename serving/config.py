@@ -461,6 +461,9 @@ class ServeConfig(ServerSettings):
     max_versions_per_project: int = setting(
         2000, "Versions of one project, of all its models; 0: no limit.", minimum=0, unit="versions"
     )
+    max_studies_per_project: int = setting(
+        1000, "Studies of one project; 0: no limit.", minimum=0, unit="studies"
+    )
     batch_runner: str = setting(
         "FnApiRunner", "The Beam runner of batch predictions that name none: FlinkRunner, DataflowRunner, ..."
     )

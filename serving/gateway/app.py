@@ -21,6 +21,7 @@ from autoscaler.pools import LineCallback, Node, NodeListener, NodePool, NodeSta
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
+from serving.child_environment import sanitize_environment
 from serving.config import ServeConfig
 from serving.errors import Internal, ServingError, Unavailable, find_shortage
 from serving.gateway.access.access_control import AccessControl, require_permission
@@ -41,6 +42,9 @@ from serving.gateway.api.partial_responses import with_checked_fields, with_sele
 from serving.gateway.api.policies import PoliciesApi
 from serving.gateway.api.protocol_metadata import CatalogModelInfo, ProtocolMetadataApi, with_default_project
 from serving.gateway.api.request_io import Endpoint, error_response, json_response
+from serving.gateway.api.studies.studies import StudiesApi
+from serving.gateway.api.studies.study_operations import StudyOperationsApi
+from serving.gateway.api.studies.trials import TrialsApi
 from serving.gateway.api.versions import VersionsApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.audit.completions import find_completions
@@ -69,6 +73,9 @@ from serving.gateway.request_adapter import RequestAdapterMiddleware
 from serving.gateway.request_context import with_request_id_header
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.store import StateStore
+from serving.gateway.studies.suggestion_process import SuggesterLauncher
+from serving.gateway.studies.suggestion_service import SuggestionService
+from serving.gateway.studies.trial_suggester import TrialSuggester
 from serving.gateway.thread_pool import ThreadPool
 from serving.http_headers import Message, Receive, Scope, Send
 from serving.names import check_project
@@ -187,6 +194,9 @@ class Gateway:
             config.state_dir / "jobs",
             max_versions=config.max_versions_per_project,
         )
+        self._suggestions = SuggestionService(
+            SuggesterLauncher(self._pool, sanitize_environment(environment)).connect, self._supervisor
+        )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)
         self._prediction_stats = PredictionStats()
@@ -274,6 +284,9 @@ class Gateway:
         )
         operations = OperationsApi(self._catalog, self._operation_runner)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
+        studies = StudiesApi(self._catalog, config.max_studies_per_project)
+        trials = TrialsApi(self._catalog, TrialSuggester(self._catalog, self._suggestions))
+        study_operations = StudyOperationsApi(self._catalog)
         status = StatusApi(self._cluster_status, self._metrics)
         schemas = ModelSchemasApi(self._schema_registry, lambda: self._catalog.state, config.single_output)
         openapi = OpenApiDocumentApi(lambda: self._catalog.state, self._access, config)
@@ -331,6 +344,22 @@ class Gateway:
             "projects.jobs.get": jobs.get,
             "projects.jobs.patch": jobs.patch,
             "projects.jobs.cancel": jobs.cancel,
+            "projects.locations.studies.create": studies.create,
+            "projects.locations.studies.list": studies.list,
+            "projects.locations.studies.get": studies.get,
+            "projects.locations.studies.delete": studies.delete,
+            "projects.locations.studies.trials.create": trials.create,
+            "projects.locations.studies.trials.list": trials.list,
+            "projects.locations.studies.trials.listOptimalTrials": trials.list_optimal,
+            "projects.locations.studies.trials.suggest": trials.suggest,
+            "projects.locations.studies.trials.get": trials.get,
+            "projects.locations.studies.trials.delete": trials.delete,
+            "projects.locations.studies.trials.addMeasurement": trials.add_measurement,
+            "projects.locations.studies.trials.complete": trials.complete,
+            "projects.locations.studies.trials.checkEarlyStoppingState": trials.check_early_stopping_state,
+            "projects.locations.studies.trials.stop": trials.stop,
+            "projects.locations.operations.get": study_operations.get,
+            "projects.locations.operations.cancel": study_operations.cancel,
             "projects.operations.list": operations.list,
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
@@ -431,6 +460,7 @@ class Gateway:
             loops.append(self._access.start(self._supervisor))
         for loop in loops:
             closing.push_async_callback(loop.stop)
+        closing.push_async_callback(self._suggestions.close)
         closing.push_async_callback(self._jobs.suspend)
         closing.callback(self._operation_runner.suspend)
         closing.callback(self._mark_unready)

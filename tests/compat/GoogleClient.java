@@ -71,7 +71,7 @@ public class GoogleClient {
     models.create(PARENT, new GoogleCloudMlV1Model().setName("n")).queue(batch, note);
     batch.execute();
     try {
-      ml.projects().locations().studies().list(PARENT + "/locations/us-central1").execute();
+      ml.projects().explain(PARENT + "/models/m", new GoogleCloudMlV1ExplainRequest()).execute();
     } catch (HttpResponseException error) {
       System.out.println("not offered " + error.getStatusCode());
     }

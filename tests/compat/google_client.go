@@ -54,7 +54,7 @@ func main() {
 	check(err)
 	_, err = models.SetIamPolicy(name, &ml.GoogleIamV1__SetIamPolicyRequest{Policy: policy}).Do()
 	check(err)
-	_, err = service.Projects.Locations.Studies.List(parent + "/locations/us-central1").Do()
+	_, err = service.Projects.Explain(name, &ml.GoogleCloudMlV1__ExplainRequest{}).Do()
 	if found, ok := err.(*googleapi.Error); ok {
 		fmt.Println("not offered", found.Code)
 	}

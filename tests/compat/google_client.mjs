@@ -27,7 +27,7 @@ found.policy = Object.keys((await models.setIamPolicy({ resource: name, requestB
 const discovered = await google.discoverAPI(root + "/$discovery/rest?version=v1");
 found.discovered = (await discovered.projects.models.get({ name })).data.name;
 try {
-  await ml.projects.locations.studies.list({ parent: parent + "/locations/us-central1" });
+  await ml.projects.explain({ name, requestBody: {} });
 } catch (error) {
   found["not offered"] = error.status ?? error.code;
 }

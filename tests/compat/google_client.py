@@ -48,7 +48,7 @@ def main(root, folder):
     batch.execute()
     found["batch"] = answers
     try:
-        ml.projects().locations().studies().list(parent=PARENT + "/locations/us-central1").execute()
+        ml.projects().explain(name=PARENT + "/models/m", body={}).execute()
     except HttpError as error:
         found["not offered"] = error.resp.status
     print(json.dumps(found))

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 from starlette.requests import Request
@@ -147,10 +148,18 @@ def _resolve_resource(method: ApiMethod, scope: Scope, body: Mapping[str, Any]) 
     if method.is_foreign and scope.get("path_params"):
         return method.resource.format_map(scope["path_params"])
     path, _, _ = str(scope["path"]).removeprefix("/v1/").partition(":")
-    made = body.get("name") or body.get("jobId") or body.get("job_id")
+    made = body.get("name") or body.get("jobId") or body.get("job_id") or _read_study_id(method, scope)
     if method.id.endswith(".create") and isinstance(made, str):
         return f"{path}/{made[:_MAX_NAME_LENGTH]}"
     return path
+
+
+def _read_study_id(method: ApiMethod, scope: Scope) -> str | None:
+    """Return the id of a study that is to be created, which is in the query."""
+    if method.id != "projects.locations.studies.create":
+        return None
+    query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+    return query.get("studyId") or query.get("study_id")
 
 
 def status_from_response(http_status: int, body: bytes | memoryview, headers: Headers = ()) -> CallStatus:

@@ -1,7 +1,7 @@
 """The discovery document of this server, from which clients build themselves; made from the table of methods.
 
 It has the form of Google's document `ml` v1; a test compares the paths, parameters and messages of each
-method with that. The messages of methods that are not offered have no fields.
+method with that.
 """
 
 from __future__ import annotations
@@ -16,10 +16,31 @@ from typing import Any
 
 import msgspec
 
-from serving.gateway.access.policy import Policy
+from serving.gateway.access.policy import Binding, Policy
 from serving.gateway.api.policies import SetIamPolicyRequest, TestIamPermissionsRequest
 from serving.gateway.methods import METHODS, ApiMethod
 from serving.resources import Job, Model, NumberText, Operation, RpcStatus, Version
+from serving.study_resources import (
+    AddTrialMeasurementRequest,
+    CategoricalValueSpec,
+    CompleteTrialRequest,
+    DecayCurveStoppingConfig,
+    DiscreteValueSpec,
+    DoubleValueSpec,
+    IntegerValueSpec,
+    MeasuredMetric,
+    MeasurementBody,
+    MedianStoppingConfig,
+    ParentCategoricalValueSpec,
+    ParentDiscreteValueSpec,
+    ParentIntValueSpec,
+    StudyBody,
+    StudyMetricSpec,
+    StudyParameterSpec,
+    SuggestTrialsRequest,
+    TrialBody,
+    TrialParameter,
+)
 
 Json = dict[str, Any]
 
@@ -80,6 +101,7 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {
 }
 _PREFIXES = {
     "": "GoogleCloudMlV1__",
+    "inner": "GoogleCloudMlV1_",
     "api": "GoogleApi__",
     "iam": "GoogleIamV1__",
     "longrunning": "GoogleLongrunning__",
@@ -95,6 +117,35 @@ _STRUCTS: Mapping[type[msgspec.Struct], str] = {
     SetIamPolicyRequest: "iam.SetIamPolicyRequest",
     TestIamPermissionsRequest: "iam.TestIamPermissionsRequest",
     RpcStatus: "rpc.Status",
+    StudyBody: "Study",
+    TrialBody: "Trial",
+    SuggestTrialsRequest: "SuggestTrialsRequest",
+    AddTrialMeasurementRequest: "AddTrialMeasurementRequest",
+    CompleteTrialRequest: "CompleteTrialRequest",
+}
+# Messages in those, whose names are not those of their structs.
+_INNER_STRUCTS: Mapping[type[msgspec.Struct], str] = {
+    Binding: "iam.Binding",
+    CategoricalValueSpec: "inner.StudyConfigParameterSpec_CategoricalValueSpec",
+    DecayCurveStoppingConfig: "inner.AutomatedStoppingConfig_DecayCurveAutomatedStoppingConfig",
+    DiscreteValueSpec: "inner.StudyConfigParameterSpec_DiscreteValueSpec",
+    DoubleValueSpec: "inner.StudyConfigParameterSpec_DoubleValueSpec",
+    IntegerValueSpec: "inner.StudyConfigParameterSpec_IntegerValueSpec",
+    MeasuredMetric: "inner.Measurement_Metric",
+    MeasurementBody: "Measurement",
+    MedianStoppingConfig: "inner.AutomatedStoppingConfig_MedianAutomatedStoppingConfig",
+    ParentCategoricalValueSpec: "inner.StudyConfigParameterSpec_MatchingParentCategoricalValueSpec",
+    ParentDiscreteValueSpec: "inner.StudyConfigParameterSpec_MatchingParentDiscreteValueSpec",
+    ParentIntValueSpec: "inner.StudyConfigParameterSpec_MatchingParentIntValueSpec",
+    StudyMetricSpec: "inner.StudyConfig_MetricSpec",
+    StudyParameterSpec: "inner.StudyConfig_ParameterSpec",
+    TrialParameter: "inner.Trial_Parameter",
+}
+# Lists without pages.
+_WHOLE_LISTS = {
+    "ListStudiesResponse": ("studies", "Study"),
+    "ListTrialsResponse": ("trials", "Trial"),
+    "ListOptimalTrialsResponse": ("trials", "Trial"),
 }
 _LISTS = {
     "ListModelsResponse": ("models", "Model"),
@@ -118,7 +169,7 @@ _INT32: Json = {"type": "integer", "format": "int32"}
 _MAP: Json = {"type": "object", "additionalProperties": _ANY}
 _FORMATS = {"etag": "byte", "createTime": "google-datetime", "startTime": "google-datetime"}
 _FORMATS |= {"endTime": "google-datetime", "lastUseTime": "google-datetime"}
-_FORMATS |= {"lastMigrationTime": "google-datetime"}
+_FORMATS |= {"lastMigrationTime": "google-datetime", "elapsedTime": "google-duration"}
 # Fields of Google's messages that ours lack or have in another form: `fields=` may name them.
 _OF_GOOGLE: Mapping[type[msgspec.Struct], Json] = {
     Operation: {"metadata": _MAP},
@@ -296,9 +347,10 @@ def _iter_schemas() -> Iterator[tuple[str, Json]]:
     yield "api.HttpBody", {"type": "object", "properties": body}
     for name in ("PredictRequest", "ExplainRequest"):
         yield name, {"type": "object", "properties": {"httpBody": {"$ref": _qualify_message("api.HttpBody")}}}
-    for name, (key, item) in _LISTS.items():
+    for name, (key, item) in {**_LISTS, **_WHOLE_LISTS}.items():
         listed = {"type": "array", "items": {"$ref": _qualify_message(item)}}
-        yield name, {"type": "object", "properties": {key: listed, "nextPageToken": _TEXT}}
+        paging = {"nextPageToken": _TEXT} if name in _LISTS else {}
+        yield name, {"type": "object", "properties": {key: listed, **paging}}
     permissions = {"type": "array", "items": _TEXT}
     yield "iam.TestIamPermissionsResponse", {"type": "object", "properties": {"permissions": permissions}}
     waiting, seen = list(_STRUCTS), set[type[msgspec.Struct]]()
@@ -310,7 +362,7 @@ def _iter_schemas() -> Iterator[tuple[str, Json]]:
 
 
 def _struct_name(kind: type[msgspec.Struct]) -> str:
-    return _STRUCTS.get(kind) or ("iam.Binding" if kind.__name__ == "Binding" else kind.__name__)
+    return _STRUCTS.get(kind) or _INNER_STRUCTS.get(kind) or kind.__name__
 
 
 def _struct_schema(kind: type[msgspec.Struct], found: list[type[msgspec.Struct]]) -> Json:

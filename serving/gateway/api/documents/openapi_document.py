@@ -37,6 +37,13 @@ from serving.openapi.document import (
 )
 from serving.resources import Job, Model, Version
 from serving.resources import Operation as LongOperation
+from serving.study_resources import (
+    AddTrialMeasurementRequest,
+    CompleteTrialRequest,
+    StudyBody,
+    SuggestTrialsRequest,
+    TrialBody,
+)
 
 Json = dict[str, Any]
 
@@ -92,6 +99,11 @@ def _list_operation(summary: str, tag: str, key: str, item: Json) -> OpenApiOper
     )
 
 
+def _whole_list_operation(summary: str, key: str, item: Json) -> OpenApiOperation:
+    """A list without pages."""
+    return _read_operation(summary, "Studies", object_schema({key: array_schema(item)}))
+
+
 def _health_operation(state: str) -> OpenApiOperation:
     body = object_schema({"status": {"const": state}}, ["status"])
     refusals = (*ANY_ERRORS, 503) if state == "ready" else ANY_ERRORS
@@ -114,7 +126,50 @@ _LINES = array_schema(STRING)
 _WHY = {"version": STRING, "state": STRING, "summary": STRING}
 _LONG, _MODEL, _VERSION = schema_ref("Operation"), schema_ref("Model"), schema_ref("Version")
 _JOB, _KEPT_JOB, _POLICY = schema_ref("Job"), schema_ref("JobResource"), schema_ref("Policy")
+_STUDY, _TRIAL = schema_ref("StudyBody"), schema_ref("TrialBody")
+_DONE = object_schema({"name": STRING, "metadata": OBJECT, "done": {"const": True}, "response": OBJECT})
 _LOCATION = object_schema({"name": STRING, "capabilities": array_schema(OBJECT)}, ["name"])
+
+_STUDY_OPERATIONS: Mapping[str, OpenApiOperation] = {
+    f"projects.locations.{name}": operation
+    for name, operation in {
+        "operations.get": _read_operation("A suggestion, or a check of early stopping", "Studies", _DONE),
+        "operations.cancel": _write_operation("Nothing: they are done", "Studies", None, OBJECT),
+        "studies.create": _write_operation(
+            "Make a study",
+            "Studies",
+            _STUDY,
+            _STUDY,
+            query=(query_parameter("studyId", STRING, "The id of the study.", required=True),),
+        ),
+        "studies.list": _whole_list_operation("The studies of a location", "studies", _STUDY),
+        "studies.get": _read_operation("A study", "Studies", _STUDY),
+        "studies.delete": _write_operation("Delete a study with its trials", "Studies", None, OBJECT),
+        "studies.trials.create": _write_operation("Add a trial of one's own", "Studies", _TRIAL, _TRIAL),
+        "studies.trials.list": _whole_list_operation("The trials of a study", "trials", _TRIAL),
+        "studies.trials.listOptimalTrials": _write_operation(
+            "The best trial, or the Pareto front of several metrics",
+            "Studies",
+            None,
+            object_schema({"trials": array_schema(_TRIAL)}),
+        ),
+        "studies.trials.suggest": _write_operation(
+            "Trials to run next", "Studies", schema_ref("SuggestTrialsRequest"), _DONE
+        ),
+        "studies.trials.get": _read_operation("A trial", "Studies", _TRIAL),
+        "studies.trials.delete": _write_operation("Delete a trial", "Studies", None, OBJECT),
+        "studies.trials.addMeasurement": _write_operation(
+            "Report how a trial goes", "Studies", schema_ref("AddTrialMeasurementRequest"), _TRIAL
+        ),
+        "studies.trials.complete": _write_operation(
+            "End a trial", "Studies", schema_ref("CompleteTrialRequest"), _TRIAL
+        ),
+        "studies.trials.checkEarlyStoppingState": _write_operation(
+            "Whether a trial should end early", "Studies", None, _DONE
+        ),
+        "studies.trials.stop": _write_operation("Ask for a trial to end", "Studies", None, _TRIAL),
+    }.items()
+}
 
 _OPERATIONS: Mapping[str, OpenApiOperation] = {
     "pilotlight.root": OpenApiOperation(
@@ -285,6 +340,7 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
     "projects.operations.cancel": _write_operation(
         "Cancel the creation of a version", "Operations", None, OBJECT
     ),
+    **_STUDY_OPERATIONS,
     PREDICT_METHOD.id: prediction_operations.PREDICT_OPERATION,
     **prediction_operations.OPERATIONS_BY_METHOD,
 }
@@ -316,8 +372,16 @@ def _unavailable_operation(method: ApiMethod) -> OpenApiOperation:
 
 def _build_components() -> Mapping[str, Json]:
     """The resources. Their unknown fields are rejected in requests, and do not occur in responses."""
-    kinds = (Model, Version, Job, LongOperation, Policy)
-    asked = (GetIamPolicyRequest, SetIamPolicyRequest, TestIamPermissionsRequest, ListLogEntriesRequest)
+    kinds = (Model, Version, Job, LongOperation, Policy, StudyBody, TrialBody)
+    asked = (
+        GetIamPolicyRequest,
+        SetIamPolicyRequest,
+        TestIamPermissionsRequest,
+        ListLogEntriesRequest,
+        SuggestTrialsRequest,
+        AddTrialMeasurementRequest,
+        CompleteTrialRequest,
+    )
     _, found = msgspec.json.schema_components((*kinds, *asked), ref_template=_TEMPLATE)
     for component in found.values():
         for field in component.get("properties", {}).values():

@@ -113,14 +113,15 @@ def test_failed_changes(tmp_path: Path) -> None:
     async def main(client: httpx.AsyncClient) -> None:
         await client.delete(MODELS + "/none")
         await client.post(MODELS, content=b"{")
-        await client.post("/v1/projects/p/locations/here/studies", json={})
+        await client.post("/v1/projects/p/locations/here/studies?studyId=s", json={})
 
-    gone, fault, bad, missing = run(main, tmp_path)
+    gone, fault, bad, begun, missing = run(main, tmp_path)
     assert told(gone)[2] is None
     assert told(fault) == ("DeleteModel", "projects/p/models/none", 5)
     assert "not found" in fault["protoPayload"]["status"]["message"]
     assert told(bad) == ("CreateModel", "projects/p/models", 3)
-    assert told(missing) == ("CreateStudy", "projects/p/locations/here/studies", 5)
+    assert told(begun) == ("CreateStudy", "projects/p/locations/here/studies/s", None)
+    assert told(missing) == ("CreateStudy", "projects/p/locations/here/studies/s", 3)
 
 
 def test_the_end_of_an_operation_is_told(tmp_path: Path) -> None:

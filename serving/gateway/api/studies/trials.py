@@ -1,0 +1,156 @@
+"""projects.locations.studies.trials.*"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument, NotFound, field_error
+from serving.gateway.api.request_io import json_response, read_resource
+from serving.gateway.api.studies.rendering import TrialRenderer, render_study_operation
+from serving.gateway.api.studies.studies import study_name
+from serving.gateway.catalog import Catalog, studies, trials
+from serving.gateway.catalog.study_checks import check_client_id, read_measurement
+from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord
+from serving.gateway.studies.trial_suggester import TrialSuggester
+from serving.gateway.thread_pool import ThreadPool
+from serving.study_resources import (
+    AddTrialMeasurementRequest,
+    CompleteTrialRequest,
+    SuggestTrialsRequest,
+    TrialBody,
+)
+from tuning.optimal import list_optimal
+from tuning.stopping import should_stop
+from tuning.study import Trial
+
+# How many lists may wait for a thread.
+_QUEUE = 62
+
+
+class TrialsApi:
+    """The methods on trials."""
+
+    def __init__(self, catalog: Catalog, suggester: TrialSuggester) -> None:
+        self._catalog = catalog
+        self._suggester = suggester
+        # A thousand trials with their measurements take tens of milliseconds.
+        self._threads = ThreadPool("trials", 2, queue=_QUEUE)
+
+    async def create(self, request: Request) -> Response:
+        """projects.locations.studies.trials.create."""
+        body = await read_resource(request, TrialBody)
+        return self._render(
+            request, await self._catalog.change(trials.create_trial, study_name(request), body)
+        )
+
+    async def get(self, request: Request) -> Response:
+        """projects.locations.studies.trials.get."""
+        return self._render(
+            request, trials.get_trial(self._catalog.state, study_name(request), _trial_number(request))
+        )
+
+    async def list(self, request: Request) -> Response:
+        """projects.locations.studies.trials.list; it has no pages."""
+        return json_response(await self._threads.run(_render_all_trials, self._find_study(request)))
+
+    async def list_optimal(self, request: Request) -> Response:
+        """projects.locations.studies.trials.listOptimalTrials."""
+        return json_response(await self._threads.run(_render_optimal_trials, self._find_study(request)))
+
+    async def delete(self, request: Request) -> Response:
+        """projects.locations.studies.trials.delete."""
+        await self._catalog.change(trials.delete_trial, study_name(request), _trial_number(request))
+        return json_response({})
+
+    async def suggest(self, request: Request) -> Response:
+        """projects.locations.studies.trials.suggest: an operation that is done already."""
+        sent = await read_resource(request, SuggestTrialsRequest)
+        if not 0 < sent.suggestion_count <= trials.MAX_SUGGESTIONS:
+            raise field_error(
+                InvalidArgument,
+                "suggestion_count",
+                f"Ask for 1 to {trials.MAX_SUGGESTIONS} trials; {sent.suggestion_count} were asked for.",
+            )
+        name, client_id = study_name(request), check_client_id(sent.client_id)
+        return self._render_operation(await self._suggester.suggest(name, client_id, sent.suggestion_count))
+
+    async def add_measurement(self, request: Request) -> Response:
+        """projects.locations.studies.trials.addMeasurement."""
+        sent = await read_resource(request, AddTrialMeasurementRequest)
+        trial = await self._catalog.change(
+            trials.add_measurement,
+            study_name(request),
+            _trial_number(request),
+            read_measurement(sent.measurement, "measurement"),
+        )
+        return self._render(request, trial)
+
+    async def complete(self, request: Request) -> Response:
+        """projects.locations.studies.trials.complete."""
+        sent = await read_resource(request, CompleteTrialRequest)
+        is_measured = sent.final_measurement is not None and not sent.trial_infeasible
+        trial = await self._catalog.change(
+            trials.complete_trial,
+            study_name(request),
+            _trial_number(request),
+            final=read_measurement(sent.final_measurement, "final_measurement") if is_measured else None,
+            infeasible=sent.trial_infeasible,
+            reason=sent.infeasible_reason,
+        )
+        return self._render(request, trial)
+
+    async def check_early_stopping_state(self, request: Request) -> Response:
+        """projects.locations.studies.trials.checkEarlyStoppingState: an operation that is done already."""
+        started_at, name, number = time.time(), study_name(request), _trial_number(request)
+        block = studies.get_own_study(self._catalog.state, name, "")
+        trial = trials.get_trial(self._catalog.state, name, number)
+        operation = await self._catalog.change(
+            trials.record_stopping_check,
+            name,
+            number,
+            should_stop=await self._threads.run(_should_stop, block, trial),
+            started_at=started_at,
+        )
+        return self._render_operation(operation)
+
+    async def stop(self, request: Request) -> Response:
+        """projects.locations.studies.trials.stop."""
+        return self._render(
+            request,
+            await self._catalog.change(trials.stop_trial, study_name(request), _trial_number(request)),
+        )
+
+    def _find_study(self, request: Request) -> StudyBlock:
+        return studies.get_study(self._catalog.state, study_name(request))
+
+    def _render(self, request: Request, trial: Trial) -> Response:
+        return json_response(TrialRenderer(self._find_study(request).record).render(trial))
+
+    def _render_operation(self, operation: StudyOperationRecord) -> Response:
+        block = studies.get_study(self._catalog.state, operation.study)
+        return json_response(render_study_operation(block, operation))
+
+
+def _trial_number(request: Request) -> int:
+    """Raises NotFound for what is no number: there is no such trial."""
+    text = request.path_params["trial"]
+    if not text.isdecimal() or len(text) > 9:
+        raise NotFound(f"There is no trial {text!r}: trials are numbered from 1.", field="name")
+    return int(text)
+
+
+def _render_all_trials(block: StudyBlock) -> dict[str, Any]:
+    return TrialRenderer(block.record).render_all(block.iter_trials())
+
+
+def _render_optimal_trials(block: StudyBlock) -> dict[str, Any]:
+    found = list_optimal(block.record.study, tuple(block.iter_trials()))
+    return TrialRenderer(block.record).render_all(found)
+
+
+def _should_stop(block: StudyBlock, trial: Trial) -> bool:
+    return should_stop(block.record.study, tuple(block.iter_trials()), trial)

@@ -42,7 +42,8 @@ def find_deployable_models(folder: str, files: FileStore) -> list[str]:
     Raises ServingError.
     """
     root = folder.removeprefix(_FILE_SCHEME).rstrip("/")
-    found = choose_model_folders(item.uri.removeprefix(f"{root}/") for item in files.list(root))
+    paths = (item.uri.removeprefix(f"{root}/") for item in files.list(root))
+    found = choose_model_folders(filter(_is_text, paths))
     return [root if path == PurePosixPath() else f"{root}/{path}" for path in found]
 
 
@@ -59,6 +60,15 @@ def choose_model_folders(paths: Iterable[str]) -> list[PurePosixPath]:
     for folder in exports:
         newest[folder.parent] = max(folder, newest.get(folder.parent, folder), key=_read_time)
     return sorted((outermost - exports).union(newest.values()))
+
+
+def _is_text(path: str) -> bool:
+    """Whether it can be told: names of files may be any bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_time(export: PurePosixPath) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from serving.artifacts.storage import FileStore
+from serving.scratch_folders import remove_folder
 from tests.emulator import Emulator
 from training.deployable_models import (
     DiscoveryRequest,
@@ -53,6 +55,29 @@ def test_a_folder_of_this_machine(tmp_path: Path) -> None:
     assert find_deployable_models(f"file://{tmp_path}/out", FileStore()) == models
     assert find_deployable_models(f"{tmp_path}/out/model", FileStore()) == models
     assert find_deployable_models(f"{tmp_path}/none", FileStore()) == []
+
+
+def test_what_a_program_may_leave_beside_its_model(tmp_path: Path) -> None:
+    """Links that lead nowhere or in a circle, pipes, names that are no text, folders deeper than any path."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.joblib").touch()
+    (tmp_path / "latest").symlink_to(tmp_path / "gone")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "up").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    no_text = tmp_path / os.fsdecode(b"\xff")
+    no_text.mkdir()
+    (no_text / "model.joblib").touch()
+    parent = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(2500):
+        os.mkdir("d", dir_fd=parent)
+        child = os.open("d", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = child
+    os.close(parent)
+
+    assert find_deployable_models(str(tmp_path), FileStore()) == [str(tmp_path / "model")]
+    remove_folder(tmp_path)
 
 
 def test_a_folder_of_a_bucket(emulator: Emulator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -32,8 +33,37 @@ from serving.artifacts.storage.local_files import (
 from serving.errors import InvalidArgument, NotFound, ServingError
 
 _BUFFER = 1 << 20
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 # Files being written, which `list` leaves out.
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
+
+
+def _walk_paths(folder: str) -> Iterator[str]:
+    """The paths of all that is no folder. (`os.walk` meets the limit of recursion in deep folders.)"""
+    waiting = [folder]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            with os.scandir(parent) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not _PARTIAL.fullmatch(entry.name):
+                        yield entry.path
+        except OSError as error:
+            if error.errno not in _NOTHING_THERE:
+                raise
+
+
+def _stat_regular_file(path: str) -> FileInfo | None:
+    try:
+        return stat_file(path)
+    except InvalidArgument:  # a pipe, or a link to what is not there
+        return None
+    except OSError as error:
+        if error.errno not in _NOTHING_THERE:
+            raise
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +105,13 @@ class LocalFileSystem:
         return [require_readable(item) for item in items]
 
     def list(self, folder: str) -> Sequence[FileInfo]:
-        """Every file below a folder; links to folders are not followed."""
+        """Every file below a folder; links to folders are not followed.
 
-        def raise_unless_missing(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise error
-
+        What no file can be opened by is left out: links that lead nowhere, pipes, paths that are too long.
+        """
         self.folders.check_path(folder)
         with translate_read_errors(folder):
-            return [
-                item
-                for parent, _, names in os.walk(folder, onerror=raise_unless_missing)
-                for name in names
-                if not _PARTIAL.fullmatch(name) and (item := stat_file(f"{parent}/{name}"))
-            ]
+            return [item for path in _walk_paths(folder) if (item := _stat_regular_file(path))]
 
     def list_tree(self, folder: str) -> Sequence[FileInfo]:
         """Every file below a folder; links are followed, if the policy allows what they lead to."""

@@ -17,6 +17,7 @@ from serving.resources import DeploymentOptions, TrainingInput, Version
 
 _COMMAND = module_command("training.deployable_models")
 _TIMEOUT, _GRACE_SECONDS = 120.0, 1.0
+_MAX_NAMES = 10
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -59,14 +60,20 @@ def choose_model(models: Sequence[str], job_dir: str, path: str) -> str:
     root = f"{job_dir.removeprefix('file://').rstrip('/')}/{path.strip('/')}".rstrip("/")
     found = [model for model in models if model == root or model.startswith(f"{root}/")]
     if not found:
-        others = f" There are {', '.join(models)}." if models else ""
+        others = f" There are {_list_names(models)}." if models else ""
         raise NotFound(f"There is no model that can be deployed in {root}.{others}")
     if len(found) > 1:
         raise FailedPrecondition(
-            f"There are several models in {root}: {', '.join(found)}. Say which one by its path below the "
+            f"There are several models in {root}: {_list_names(found)}. Say which one by its path below the "
             "job's folder."
         )
     return found[0]
+
+
+def _list_names(models: Sequence[str]) -> str:
+    """The first of them: a program may leave any number."""
+    rest = len(models) - _MAX_NAMES
+    return ", ".join((*models[:_MAX_NAMES], *((f"{rest} more",) if rest > 0 else ())))
 
 
 def plan_version(record: JobRecord, options: DeploymentOptions, model_dir: str) -> PlannedVersion:

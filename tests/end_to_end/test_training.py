@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,40 @@ def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool) -
             "step 3",
             "in all 3",
         ]
+        assert server.stop() == 0
+
+
+def test_stored_jobs_that_the_checks_would_refuse(tmp_path: Path, wheel: Path) -> None:
+    """They fail with the field, and hold up neither the server nor other jobs."""
+    out, state = tmp_path / "out", tmp_path / "state"
+    changes = {
+        "count": {"scaleTier": "CUSTOM", "workerCount": "many"},
+        "duration": {"scheduling": {"maxRunningTime": "soon"}},
+        "none": {},
+    }
+    with running_server(state) as server:
+        jobs = {
+            job_id: submit(
+                server, training_job(job_id, wheel, args=["--steps", "1"], jobDir=str(out / job_id))
+            )
+            for job_id in changes
+        }
+        server.kill()
+        server.wait_for_end()
+    with closing(sqlite3.connect(state / "state.db")) as database, database:
+        for job_id, change in changes.items():
+            query = "SELECT document FROM jobs WHERE name = ?"
+            record = json.loads(database.execute(query, (jobs[job_id],)).fetchone()[0])
+            record["job"]["trainingInput"].update(change)
+            update = "UPDATE jobs SET document = ? WHERE name = ?"
+            database.execute(update, (json.dumps(record), jobs[job_id]))
+    with running_server(state) as server:
+        ended = {job_id: finished(server, name) for job_id, name in jobs.items()}
+
+        assert ended["none"]["state"] == "SUCCEEDED"
+        assert ended["count"]["state"] == ended["duration"]["state"] == "FAILED"
+        assert "training_input.master_type" in ended["count"]["errorMessage"]
+        assert "training_input.scheduling.max_running_time" in ended["duration"]["errorMessage"]
         assert server.stop() == 0
 
 

@@ -45,10 +45,14 @@ def measure_job(given: TrainingInput, options: TrainingOptions, total: Room) -> 
 
 
 def measure_record(record: JobRecord, total: Room) -> Room:
+    """What a stored job needs. One that today's checks refuse needs a seat: it fails when it starts."""
     job = record.job
-    return measure_job(
-        job.training_input or TrainingInput(), job.training_options or TrainingOptions(), total
-    )
+    try:
+        return measure_job(
+            job.training_input or TrainingInput(), job.training_options or TrainingOptions(), total
+        )
+    except ValueError:
+        return Room(1)
 
 
 def check_fits(given: TrainingInput, options: TrainingOptions, total: Room) -> None:

@@ -215,10 +215,13 @@ class TrainingKind(TrainingRules):
 
     def find_time_limits(self, job: Job) -> TimeLimits:
         scheduling = (job.training_input or TrainingInput()).scheduling or Scheduling()
-        return TimeLimits(
-            waiting=parse_duration(scheduling.max_wait_time),
-            running=parse_duration(scheduling.max_running_time),
-        )
+        try:
+            return TimeLimits(
+                waiting=parse_duration(scheduling.max_wait_time),
+                running=parse_duration(scheduling.max_running_time),
+            )
+        except ValueError:  # a stored job that today's checks refuse: it fails when it starts
+            return TimeLimits()
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         given = record.job.training_input or TrainingInput()

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.training.jobs import JobRun, is_alive
 from training.containers import build_command
-from training.messages import ContainerEngine, ContainerProgram
+from training.messages import ContainerEngine, ContainerProgram, ReplicaEvent, ReplicaGroup, ReplicaRole
 
 
 def build(program: ContainerProgram, **changes: Any) -> list[str]:
@@ -45,6 +48,35 @@ def test_what_a_container_has(tmp_path: Path) -> None:
     assert "3 - c1 /usr/bin/docker run --rm --name c1 --pull never --network host" in text
     for part in ("--memory 1024", "--volume /out:/out", f"--volume {key}:{key}:ro", "--env A=b=c"):
         assert part in text
+
+
+# It starts no container, and never comes back; it knows one image.
+HANGING_ENGINE = """#!/bin/sh
+trap "" TERM
+if [ "$1" = image ]; then echo sha256:1; exit; fi
+if [ "$1" = run ]; then echo "about to hang"; fi
+while :; do sleep 1; done
+"""
+
+
+def test_an_engine_that_hangs_holds_up_no_end(tmp_path: Path) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text(HANGING_ENGINE)
+    engine.chmod(0o755)
+    groups = (ReplicaGroup(ReplicaRole.MASTER, container=ContainerProgram("i")),)
+    given = ContainerEngine(str(engine), {"PATH": os.environ["PATH"]})
+    with JobRun(tmp_path, "", module="", groups=groups, engine=given, grace_seconds=0.5) as job:
+        pid = job.wait_for_replica(ReplicaEvent.STARTED).pid
+        while not job.lines():
+            time.sleep(0.02)
+        begin = time.monotonic()
+        job.cancel()
+        failed = job.finish().failed
+
+    assert failed is not None
+    assert failed.status == "CANCELLED"
+    assert time.monotonic() - begin < 60
+    assert not is_alive(pid)
 
 
 def test_a_folder_in_a_bucket_is_not_mounted() -> None:

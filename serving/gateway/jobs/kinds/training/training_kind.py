@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -14,7 +15,7 @@ from autoscaler.child_launcher import LIFELINE_PLACEHOLDER
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.config import ServeConfig
 from serving.container_engine import NO_ENGINE
-from serving.errors import FailedPrecondition, Unimplemented, field_error
+from serving.errors import FailedPrecondition, InvalidArgument, Unimplemented, field_error
 from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.catalog.training_checks import (
     TrainingRules,
@@ -181,13 +182,19 @@ class TrainingKind(TrainingRules):
         admission.check_fits(given, options, self._total)
 
     def _check_images(self, given: TrainingInput) -> None:
-        """Raises Unimplemented where no containers are run, and FailedPrecondition."""
+        """Raises Unimplemented where no containers are run, InvalidArgument and FailedPrecondition."""
         if self._defaults.engine is None:
             raise field_error(
                 Unimplemented,
                 "training_input.master_config.image_uri",
                 f"{NO_ENGINE} Without one, packageUris and pythonModule name a program of Python, and the "
                 "image of a built-in algorithm trains with this server's own.",
+            )
+        if ":" in unquote(given.job_dir.removeprefix("file://")) and not given.job_dir.startswith("gs://"):
+            raise field_error(
+                InvalidArgument,
+                "training_input.job_dir",
+                f"{given.job_dir} has a colon, at which engines end the path of what they mount.",
             )
         for group in list_replicas(given):
             field = f"training_input.{group.field}_config"

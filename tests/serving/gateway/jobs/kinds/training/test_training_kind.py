@@ -67,6 +67,8 @@ def build_request(kind: TrainingKind, job: Job) -> TrainingRequest:
         ({}, {"workerCount": "many"}, r"training_input\.worker_count"),
         ({"container_engine": "true", "trusted_sources": "docker://gcr.io/q"}, OWN_IMAGE,
          r"training_input\.master_config\.image_uri .*gcr.io/p/t:1 is no image that this server trusts"),
+        ({"container_engine": "true"}, {**OWN_IMAGE, "jobDir": "file:///data/a%3Ab"},
+         r"training_input\.job_dir .*has a colon"),
         ({"container_engine": "true", "gpus": "0"}, {**OWN_IMAGE, "scaleTier": "BASIC_GPU"},
          r"training_input\.master_config\.accelerator_config .*not passed on to containers"),
         ({}, {"scaleTier": "BASIC_TPU"}, r"training_input\.scale_tier .*no TPUs"),

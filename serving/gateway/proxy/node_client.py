@@ -104,7 +104,8 @@ class _NodeConnection(FrameProtocol):
 
     def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         number, status, _, _ = head
-        self._release_budget()
+        if self._reserved_bytes:
+            self._release_budget()
         callback = self.callbacks.pop(number, None)
         if callback is None:
             return  # cancelled while the reply was on its way
@@ -136,9 +137,8 @@ class _NodeConnection(FrameProtocol):
             callback.on_connection_lost()
 
     def _release_budget(self) -> None:
-        if self._reserved_bytes:
-            self._budget.release(self._reserved_bytes)
-            self._reserved_bytes = 0
+        self._budget.release(self._reserved_bytes)
+        self._reserved_bytes = 0
 
 
 class NodeClient:

@@ -420,7 +420,7 @@ class ProxiedRequest:
         return scope
 
     def _release_limits(self) -> None:
-        self._proxy.release_bytes(self._held_bytes)
+        self._proxy.held_bytes -= self._held_bytes
         self._held_bytes = 0
         if self._limited_target is not None and self._proxy.limits is not None:
             self._proxy.limits.release(self._limited_target)

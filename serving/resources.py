@@ -270,6 +270,32 @@ class Scheduling(Resource, frozen=True):
     priority: int = 0
 
 
+class ParameterSpec(Resource, frozen=True):
+    """What a parameter of a trial may be. Which of the others count is decided by its `type`."""
+
+    categorical_values: tuple[str, ...] = ()
+    discrete_values: tuple[float, ...] = ()
+    max_value: float = 0.0
+    min_value: float = 0.0
+    parameter_name: str = ""
+    scale_type: str = ""
+    type: str = ""
+
+
+class HyperparameterSpec(Resource, frozen=True):
+    """What a tuning job searches, by which metric, within which limits."""
+
+    algorithm: str = ""
+    enable_trial_early_stopping: bool = False
+    goal: str = ""
+    hyperparameter_metric_tag: str = ""
+    max_failed_trials: int = 0
+    max_parallel_trials: int = 0
+    max_trials: int = 0
+    params: tuple[ParameterSpec, ...] = ()
+    resume_previous_job_id: str = ""
+
+
 class TrainingInput(Resource, frozen=True):
     """A program to run, with what arguments, on how many replicas."""
 
@@ -279,7 +305,7 @@ class TrainingInput(Resource, frozen=True):
     evaluator_config: ReplicaConfig | None = None
     evaluator_count: NumberText = ""
     evaluator_type: str = ""
-    hyperparameters: dict[str, Any] | None = None
+    hyperparameters: HyperparameterSpec | None = None
     job_dir: str = ""
     master_config: ReplicaConfig | None = None
     master_type: str = ""
@@ -310,6 +336,28 @@ class BuiltInAlgorithmOutput(Resource, frozen=True):
     runtime_version: str = ""
 
 
+class HyperparameterMetric(Resource, frozen=True):
+    """The value of the metric at a step. Clients read both, also where they are 0."""
+
+    objective_value: float | None = None
+    training_step: NumberText = ""
+
+
+class HyperparameterOutput(Resource, frozen=True):
+    """One trial of a tuning job; its values as the program's arguments had them."""
+
+    all_metrics: tuple[HyperparameterMetric, ...] = ()
+    built_in_algorithm_output: BuiltInAlgorithmOutput | None = None
+    end_time: str = ""
+    final_metric: HyperparameterMetric | None = None
+    hyperparameters: dict[str, str] = {}
+    is_trial_stopped_early: bool = False
+    start_time: str = ""
+    state: JobState | None = None
+    trial_id: str = ""
+    web_access_uris: dict[str, str] = {}
+
+
 class TrainingOutput(Resource, frozen=True):
     """What has come of a training job. `trials` and what goes with them are of tuning jobs."""
 
@@ -319,7 +367,7 @@ class TrainingOutput(Resource, frozen=True):
     hyperparameter_metric_tag: str = ""
     is_built_in_algorithm_job: bool = False
     is_hyperparameter_tuning_job: bool = False
-    trials: tuple[dict[str, Any], ...] = ()
+    trials: tuple[HyperparameterOutput, ...] = ()
     web_access_uris: dict[str, str] = {}
 
 

@@ -11,6 +11,7 @@ import pytest
 from serving import resources
 from serving.errors import InvalidArgument
 from serving.resources import (
+    HyperparameterMetric,
     Job,
     JobState,
     Model,
@@ -18,8 +19,6 @@ from serving.resources import (
     OperationMetadata,
     Resource,
     RpcStatus,
-    TrainingInput,
-    TrainingOutput,
     Version,
     VersionState,
     resource_from_json,
@@ -33,20 +32,16 @@ PREFIX = "GoogleCloudMlV1__"
 OURS: dict[type[Resource], set[str]] = {
     OperationMetadata: {"phase", "warnings"},
     Job: {"batchOptions", "trainingOptions"},
-    # Of tuning, which is refused: taken as they come.
-    TrainingInput: {"hyperparameters"},
-    TrainingOutput: {"trials"},
     Version: {"predictionMethod", "warnings"},
 }
 NEVER: dict[type[Resource], set[str]] = {
-    TrainingInput: {"hyperparameters"},
-    TrainingOutput: {"trials"},
     OperationMetadata: {"projectNumber"},  # any well-formed project exists, and none has a number
     RpcStatus: {"details"},  # the reason is in the message
 }
 NAMES: dict[str, type[Resource]] = {
     "GoogleLongrunning__Operation": Operation,
     "GoogleRpc__Status": RpcStatus,
+    "GoogleCloudMlV1_HyperparameterOutput_HyperparameterMetric": HyperparameterMetric,
     **{
         PREFIX + kind.__name__: kind
         for kind in vars(resources).values()

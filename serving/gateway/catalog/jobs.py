@@ -21,9 +21,17 @@ from serving.errors import (
     field_error,
 )
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
+from serving.gateway.catalog.tuning_jobs import close_trials
 from serving.gateway.catalog.versions import create_version
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
-from serving.gateway.state.records import ChangeStamp, JobKindName, JobOutput, JobRecord, VersionRecord
+from serving.gateway.state.records import (
+    ChangeStamp,
+    JobKindName,
+    JobOutput,
+    JobRecord,
+    TuningRecord,
+    VersionRecord,
+)
 from serving.names import ModelName, check_job_id, check_project
 from serving.resources import (
     Job,
@@ -67,6 +75,9 @@ class NewJobRules(Protocol):
 
         Raises a ServingError.
         """
+
+    def create_study(self, draft: StateDraft, stamp: ChangeStamp, record: JobRecord) -> TuningRecord | None:
+        """Create the study of a new job that runs trials; None for all others. Raises a ServingError."""
 
     def get_priority(self, job: Job) -> int:
         """Jobs of a higher one start first."""
@@ -129,6 +140,7 @@ def create_job(
         cause=stamp.cause,
     )
     record = with_output(record, kind.build_first_output(job))
+    record = msgspec.structs.replace(record, tuning=kind.create_study(draft, stamp, record))
     draft.put(record)
     return record
 
@@ -304,6 +316,7 @@ def _finish_record(draft: StateDraft, stamp: ChangeStamp, record: JobRecord, not
 def _end_job(
     draft: StateDraft, stamp: ChangeStamp, record: JobRecord, state: JobState, message: str = ""
 ) -> JobRecord:
+    close_trials(draft, stamp, record)
     ended = _with_job(
         record,
         state=state,

@@ -7,6 +7,8 @@ from collections import Counter
 from decimal import Decimal
 from urllib.parse import unquote
 
+import msgspec
+
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION, check_image_name
 from serving.gateway.catalog.training_replicas import (
@@ -18,8 +20,16 @@ from serving.gateway.catalog.training_replicas import (
     master_image,
     scale_tier,
 )
+from serving.gateway.catalog.tuning_checks import check_tuning, find_metric_tag
+from serving.gateway.catalog.tuning_jobs import create_tuning_study
 from serving.gateway.state.catalog_state import StateDraft
-from serving.gateway.state.records import JobKindName, VersionRecord
+from serving.gateway.state.records import (
+    ChangeStamp,
+    JobKindName,
+    JobRecord,
+    TuningRecord,
+    VersionRecord,
+)
 from serving.names import check_id, check_location
 from serving.resources import (
     AcceleratorConfig,
@@ -61,10 +71,22 @@ class TrainingRules:
     def build_first_output(self, job: Job) -> TrainingOutput:
         """What a client has sent of a built-in algorithm is shown at once, as there."""
         given, sent = job.training_input or TrainingInput(), job.training_output or TrainingOutput()
+        output = TrainingOutput()
+        if given.hyperparameters is not None:
+            tag = find_metric_tag(given.hyperparameters)
+            output = TrainingOutput(is_hyperparameter_tuning_job=True, hyperparameter_metric_tag=tag)
         if find_algorithm(given) is None and not sent.is_built_in_algorithm_job:
-            return TrainingOutput()
+            return output
         built = sent.built_in_algorithm_output or BuiltInAlgorithmOutput()
-        return TrainingOutput(is_built_in_algorithm_job=True, built_in_algorithm_output=built)
+        return msgspec.structs.replace(
+            output, is_built_in_algorithm_job=True, built_in_algorithm_output=built
+        )
+
+    def create_study(self, draft: StateDraft, stamp: ChangeStamp, record: JobRecord) -> TuningRecord | None:
+        given = record.job.training_input
+        if given is None or given.hyperparameters is None:
+            return None
+        return create_tuning_study(draft, stamp, record, given.region, given.hyperparameters)
 
     def get_priority(self, job: Job) -> int:
         given = job.training_input or TrainingInput()
@@ -92,10 +114,7 @@ def check_training_input(given: TrainingInput) -> None:
     _check_scheduling(given.scheduling or Scheduling())
     _check_job_dir(given)
     if given.hyperparameters is not None:
-        raise _input_error(
-            "hyperparameters",
-            "This server does not tune hyperparameters. Leave them out, and submit a job for each set.",
-        )
+        check_tuning(given.hyperparameters)
     if any("\0" in text for text in given.args):
         raise _input_error("args", "An argument cannot hold a NUL character.")
 

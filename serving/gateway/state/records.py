@@ -13,7 +13,7 @@ import msgspec
 from serving.gateway.access.policy import Policy
 from serving.gateway.request_context import ChangeCause
 from serving.gateway.state.study_records import StudyOperationRecord, StudyRecord, TrialRecord
-from serving.names import ModelName, VersionName
+from serving.names import ModelName, StudyName, VersionName
 from serving.resources import Job, Model, Operation, PredictionOutput, TrainingOutput, Version
 
 JobOutput = PredictionOutput | TrainingOutput
@@ -107,6 +107,13 @@ class JobKindName(enum.StrEnum):
 _NOTHING = msgspec.Raw(b"{}")
 
 
+class TuningRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The study that has the trials of a job; those before `first_trial` are of jobs that it goes on with."""
+
+    study: StudyName
+    first_trial: int = 1
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
@@ -115,8 +122,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `target_uid` distinguishes that from a later one of the same name. `priority`: higher ones start
     first. `attempt` counts its processes from 1, `lost` those that ended without a result while the
     server ran. `run_time` is when it was RUNNING for the first time. `failure` is why the job fails,
-    `cancellation` why it is cancelled, set while its files are still being removed. `cause` is the call
-    that submitted it.
+    `cancellation` why it is cancelled, set while its files are still being removed. `tuning` is set if it
+    runs trials. `cause` is the call that submitted it.
     """
 
     name: str
@@ -135,6 +142,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_time: str = ""
     failure: str = ""
     cancellation: str = ""
+    tuning: TuningRecord | None = None
     cause: ChangeCause | None = None
 
     def __post_init__(self) -> None:

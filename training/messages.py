@@ -215,7 +215,8 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a trial has measured since its last report, at most once a second; or its end.
 
     An `ended` trial has either `final`, the value that counts, or `failure`, unless it is `lost`: its
-    supervisor has gone without a word. `log_bytes` is the size of its log.
+    supervisor has gone without a word, or was `cancelled` by nobody's order. `log_bytes` is the size of its
+    log.
     """
 
     trial: int
@@ -224,6 +225,7 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
     final: MetricPoint | None = None
     failure: str = ""
     lost: bool = False
+    cancelled: bool = False
     replica_seconds: float = 0.0
     log_bytes: int = 0
 

@@ -96,12 +96,13 @@ def _build_last_report(
     result: TrainingOutcome | TrainingFailure, metrics: TrialMetrics, trial: int
 ) -> TrialReport:
     """Of a trial that was ended by an order, the last value counts."""
-    if isinstance(result, TrainingFailure) and result.status != CANCELLED:
+    is_cancelled = isinstance(result, TrainingFailure) and result.status == CANCELLED
+    if isinstance(result, TrainingFailure) and not is_cancelled:
         failure = result.message[:_MAX_MESSAGE_LENGTH]
         report = TrialReport(trial, metrics.read(), ended=True, failure=failure)
     else:
         report = metrics.build_last_report(trial)
-    return msgspec.structs.replace(report, replica_seconds=result.replica_seconds)
+    return msgspec.structs.replace(report, cancelled=is_cancelled, replica_seconds=result.replica_seconds)
 
 
 def _write_report(report: TrialReport) -> None:

@@ -56,12 +56,16 @@ _REPORTS = msgspec.json.Decoder(TrialReport)
 
 @dataclass(slots=True, eq=False)
 class _RunningTrial:
-    """A trial's process, with the slot it takes up; `last` is its last report once that has come."""
+    """A trial's process, with the slot it takes up.
+
+    `last` is its last report once that has come, `is_stopped` whether an order has ended it.
+    """
 
     number: int
     slot: int
     process: RunningProcess | None = None
     last: TrialReport | None = None
+    is_stopped: bool = False
 
 
 class TuningSupervisor:
@@ -196,6 +200,7 @@ class TuningSupervisor:
     def _stop_trial(self, number: int) -> None:
         trial = self._trials.get(number)
         if trial is not None and trial.process is not None:
+            trial.is_stopped = True
             self._write_note(f"Trial {number} is stopped early.")
             trial.process.terminate_group()
 
@@ -209,14 +214,19 @@ class TuningSupervisor:
 
     def _handle_trial_exit(self, trial: _RunningTrial) -> None:
         """Its last report counts now that nothing of it is left."""
-        self._conclude_trial(trial.last or TrialReport(trial.number, ended=True, lost=True))
+        report = trial.last or TrialReport(trial.number, ended=True, lost=True)
+        if report.cancelled and not trial.is_stopped:
+            report = msgspec.structs.replace(report, final=None, failure="", lost=True)
+        self._conclude_trial(report)
 
     def _conclude_trial(self, report: TrialReport) -> None:
         del self._trials[report.trial]
         self._replica_seconds += report.replica_seconds
         self._log.count_trial(report.log_bytes)
-        self._write_note(_describe_end(report, self._settings.metric_tag))
-        self._send_report(TrainingReport(trial=report))
+        # With the job end the trials that still run, which is no end of their own.
+        if not (self._has_ended and report.lost):
+            self._write_note(_describe_end(report, self._settings.metric_tag))
+            self._send_report(TrainingReport(trial=report))
 
     # ---- the end
 

@@ -96,9 +96,13 @@ class JobsApi:
         return json_response({"state": record.job.state, **progress, "log": lines})
 
     async def list_models(self, request: Request) -> Response:
-        """`GET /jobs/…/models`: the folders with models that a training job has made."""
+        """`GET /jobs/…/models`: the folders with models that a training job has made.
+
+        With `trial`, a number or `best`, those of a trial.
+        """
         record = self._find_record(request)
-        models = await self._job_queue.kinds[record.kind].find_models(record)
+        trial = request.query_params.get("trial", "")
+        models = await self._job_queue.kinds[record.kind].find_models(record, trial)
         return json_response({"models": list(models)})
 
     def _find_record(self, request: Request) -> JobRecord:

@@ -9,7 +9,13 @@ from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION
 from serving.gateway.catalog.lookup import resolve_version
 from serving.gateway.state.catalog_state import StateDraft
-from serving.gateway.state.records import JobKindName, VersionRecord
+from serving.gateway.state.records import (
+    ChangeStamp,
+    JobKindName,
+    JobRecord,
+    TuningRecord,
+    VersionRecord,
+)
 from serving.names import ModelName, VersionName, check_location, parse_model_or_version_name
 from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutput
 
@@ -35,6 +41,9 @@ class PredictionRules:
         check_prediction_input(given)
         check_batch_options(job.batch_options or BatchOptions())
         return _resolve_version(draft, given)
+
+    def create_study(self, draft: StateDraft, stamp: ChangeStamp, record: JobRecord) -> TuningRecord | None:
+        return None
 
     def get_priority(self, job: Job) -> int:
         return 0

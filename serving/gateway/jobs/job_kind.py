@@ -141,6 +141,9 @@ class JobKind(NewJobRules, Protocol):
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         """Build the next attempt; `version` is the job's target, `folder` is the job's alone."""
 
+    async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
+        """Tell an attempt what to do while it works; runs beside its process, and is cancelled with it."""
+
     def create_cleanup(
         self, record: JobRecord, version: VersionRecord | None, folder: Path
     ) -> JobAttempt | None:
@@ -149,11 +152,14 @@ class JobKind(NewJobRules, Protocol):
     def describe_leftovers(self, record: JobRecord) -> str:
         """What may be left when the removal fails, for the owner of the job."""
 
-    async def find_models(self, record: JobRecord) -> Sequence[str]:
-        """The folders with models that a job has made. Raises a ServingError."""
+    async def find_models(self, record: JobRecord, trial: str = "") -> Sequence[str]:
+        """The folders with models that a job has made, or one of its trials. Raises a ServingError."""
 
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
         """The version that a job becomes when it succeeds, if it is to. Raises a ServingError."""
+
+    def add_details(self, record: JobRecord) -> JobRecord:
+        """Add to the output what is kept elsewhere, to be shown."""
 
     def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         """Lines that processes have written elsewhere than to stderr, from a time on, in order.

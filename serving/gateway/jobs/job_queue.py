@@ -231,7 +231,8 @@ class JobQueue:
     def with_current_output(self, record: JobRecord) -> JobRecord:
         attempt = self._find_attempt(record)
         output = None if attempt is None else attempt.output
-        return record if output is None else rules.with_output(record, output)
+        current = record if output is None else rules.with_output(record, output)
+        return self.kinds[record.kind].add_details(current)
 
     def render_progress(self, record: JobRecord) -> Mapping[str, Any]:
         """What is known of a job beyond its fields; most only while it is worked on."""
@@ -368,9 +369,12 @@ class JobQueue:
                 await self._save_progress(record, running)
 
         launcher = self._create_launcher(kind, self._timing.silence_seconds)
+        directing = asyncio.create_task(kind.direct(record, attempt))
         try:
             return await self._run_process(launcher, attempt, record, handle_report, running.stop)
         finally:
+            directing.cancel()
+            await asyncio.wait([directing])
             # Before the result is written down: a program may have filled the disk with what is in it.
             await self._threads.run(remove_folder, self._folder / record.uid / SCRATCH_FOLDER)
 

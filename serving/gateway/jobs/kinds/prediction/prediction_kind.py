@@ -182,6 +182,12 @@ class PredictionKind(PredictionRules):
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         return PredictionAttempt(build_run_request(record, version, folder, self._defaults))
 
+    async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
+        """It knows all that it has to do."""
+
+    def add_details(self, record: JobRecord) -> JobRecord:
+        return record
+
     def create_cleanup(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         return PredictionAttempt(build_run_request(record, version, folder, self._defaults, clean=True))
 
@@ -189,7 +195,7 @@ class PredictionKind(PredictionRules):
         given = record.job.prediction_input or PredictionInput()
         return f"Temporary files may be left in {given.output_path}/{JOB_FOLDER}"
 
-    async def find_models(self, record: JobRecord) -> Sequence[str]:
+    async def find_models(self, record: JobRecord, trial: str = "") -> Sequence[str]:
         return ()
 
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:

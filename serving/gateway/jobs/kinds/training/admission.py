@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from serving.errors import FailedPrecondition, field_error
 from serving.gateway.catalog.training_replicas import CUSTOM, list_replicas, scale_tier
+from serving.gateway.catalog.tuning_checks import read_plan
 from serving.gateway.state.records import JobRecord
 from serving.resources import TrainingInput, TrainingOptions
 
@@ -25,6 +26,9 @@ class Room:
     def __sub__(self, other: Room) -> Room:
         return Room(self.seats - other.seats, self.memory_bytes - other.memory_bytes, self.gpus - other.gpus)
 
+    def __mul__(self, count: int) -> Room:
+        return Room(self.seats * count, self.memory_bytes * count, self.gpus * count)
+
     def contains(self, other: Room) -> bool:
         """Whether there is enough; what is not needed may be over-committed."""
         pairs = (
@@ -36,7 +40,23 @@ class Room:
 
 
 def measure_job(given: TrainingInput, options: TrainingOptions, total: Room) -> Room:
-    """What a job needs. Without a limit of its own it has a share of all memory by its number of replicas."""
+    """What a job needs, with all trials that it runs at a time."""
+    return measure_run(given, options, total) * count_parallel(given, options, total)
+
+
+def count_parallel(given: TrainingInput, options: TrainingOptions, total: Room) -> int:
+    """How many trials run at a time: not more than there is room for. 1 for jobs without trials."""
+    if given.hyperparameters is None:
+        return 1
+    wanted, run = read_plan(given.hyperparameters).max_parallel, measure_run(given, options, total)
+    return next((count for count in range(wanted, 1, -1) if total.contains(run * count)), 1)
+
+
+def measure_run(given: TrainingInput, options: TrainingOptions, total: Room) -> Room:
+    """What one run of all replicas needs.
+
+    Without a limit of its own it has a share of all memory by its number of replicas.
+    """
     groups = list_replicas(given)
     seats = sum(group.number for group in groups)
     memory = int(options.memory_bytes or 0) if total.memory_bytes else 0

@@ -16,6 +16,7 @@ from serving.gateway.catalog.training_replicas import (
     list_replicas,
     master_image,
 )
+from serving.gateway.catalog.tuning_checks import find_metric_tag
 from serving.gateway.jobs.job_kind import SCRATCH_FOLDER
 from serving.gateway.state.records import JobRecord
 from serving.predictor import interpreters
@@ -28,8 +29,10 @@ from training.messages import (
     ReplicaRole,
     RestartLimits,
     TrainingRequest,
+    TrialSettings,
 )
 
+ORDERS_PIPE = "orders"
 # Seconds that replicas have after SIGTERM.
 _GRACE_SECONDS = 10.0
 
@@ -67,14 +70,30 @@ class TrainingDefaults:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What a job may use: the GPUs lent to it, bytes of memory (of each trial, if it has any; 0: no limit),
+    and how many trials run at a time.
+    """
+
+    devices: Sequence[str] = ()
+    memory_bytes: int = 0
+    parallel: int = 1
+
+
 def build_training_request(
-    record: JobRecord, folder: Path, defaults: TrainingDefaults, devices: Sequence[str], memory_bytes: int
+    record: JobRecord, folder: Path, defaults: TrainingDefaults, limits: RunLimits
 ) -> TrainingRequest:
-    """Build the request of an attempt; `devices` are the GPUs lent to the job, `memory_bytes` its limit."""
+    """Build the request of an attempt."""
     given = record.job.training_input or TrainingInput()
     options = record.job.training_options or TrainingOptions()
     algorithm = find_algorithm(given)
     in_containers = algorithm is None and bool(master_image(given))
+    left = iter(limits.devices)
+    slots = tuple(
+        tuple(_build_groups(given, left, in_containers=in_containers)) for _ in range(limits.parallel)
+    )
+    spec = given.hyperparameters
     return TrainingRequest(
         job=record.job.job_id,
         uid=record.uid,
@@ -83,7 +102,10 @@ def build_training_request(
         args=given.args,
         packages=given.package_uris,
         job_dir=given.job_dir,
-        groups=tuple(_build_groups(given, devices, in_containers=in_containers)),
+        groups=slots[0],
+        trials=TrialSettings(find_metric_tag(spec), slots, str(folder / SCRATCH_FOLDER / ORDERS_PIPE))
+        if spec
+        else None,
         primary_name=_primary_name(given),
         training_input=record.sent_input,
         runtime_version=given.runtime_version,
@@ -94,7 +116,7 @@ def build_training_request(
         ),
         variables=options.env,
         threads=options.threads,
-        memory_bytes=memory_bytes or int(options.memory_bytes or 0),
+        memory_bytes=limits.memory_bytes or int(options.memory_bytes or 0),
         restarts=RestartLimits(restart_on_error=options.restarts),
         scratch_dir=str(folder / SCRATCH_FOLDER),
         log_dir=str(folder / "logs"),
@@ -109,10 +131,9 @@ def build_training_request(
 
 
 def _build_groups(
-    given: TrainingInput, devices: Sequence[str], *, in_containers: bool
+    given: TrainingInput, left: Iterator[str], *, in_containers: bool
 ) -> Iterator[ReplicaGroup]:
-    """Give each replica its part of the devices; those that ask for none see none where there are some."""
-    left = iter(devices)
+    """Give each replica its part of the devices left; those that ask for none see none where there are some."""
     for group in list_replicas(given):
         parts = tuple(
             ",".join(device for _, device in zip(range(group.gpus), left, strict=False))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -35,6 +37,7 @@ from serving.gateway.jobs.job_kind import (
     AttemptResult,
     FailedAttempt,
     JobAttempt,
+    LostProcess,
     SucceededAttempt,
     TimeLimits,
 )
@@ -44,7 +47,13 @@ from serving.gateway.jobs.kinds.training.deployment import choose_model, find_mo
 from serving.gateway.jobs.kinds.training.gpus import DeviceLender, list_devices
 from serving.gateway.jobs.kinds.training.job_dir import check_job_dir
 from serving.gateway.jobs.kinds.training.replica_log import iter_log_lines, read_last_lines
-from serving.gateway.jobs.kinds.training.run_request import TrainingDefaults, build_training_request
+from serving.gateway.jobs.kinds.training.run_request import (
+    RunLimits,
+    TrainingDefaults,
+    build_training_request,
+)
+from serving.gateway.jobs.kinds.training.trials.tuning_director import BEST_TRIAL, TuningDirector
+from serving.gateway.jobs.kinds.training.trials.tuning_output import add_trials
 from serving.gateway.jobs.log_lines import SERVICE_TASK, JobLogLine
 from serving.gateway.state.records import JobRecord, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
@@ -66,7 +75,11 @@ from training.messages import (
     TrainingPhase,
     TrainingReport,
     TrainingRequest,
+    TrialReport,
+    TrialSettings,
 )
+
+logger = logging.getLogger(__name__)
 
 TRAINING_COMMAND = (sys.executable, "-m", "training", LIFELINE_PLACEHOLDER)
 _SEATS_PER_CORE = 4
@@ -76,12 +89,18 @@ _THREADS = 2
 
 
 class TrainingAttempt:
-    """A supervisor, `python -m training`. `output` is what the job has had before."""
+    """A supervisor, `python -m training`. `output` is what the job has had before.
+
+    `has_begun` is set when it is RUNNING; reports of trials are handed to `on_trial`.
+    """
 
     def __init__(self, request: TrainingRequest, output: TrainingOutput) -> None:
         self._request = request
         self._output = output
         self._phase: TrainingPhase | None = None
+        self._loss = ""
+        self.has_begun = asyncio.Event()
+        self.on_trial: Callable[[TrialReport], None] = lambda _: None
         self.replicas: dict[str, ReplicaReport] = {}
 
     @property
@@ -91,6 +110,10 @@ class TrainingAttempt:
     @property
     def phase(self) -> str:
         return self._phase or ""
+
+    @property
+    def trials(self) -> TrialSettings | None:
+        return self._request.trials
 
     @property
     def is_running(self) -> bool:
@@ -111,9 +134,17 @@ class TrainingAttempt:
             case TrainingReport(failed=TrainingFailure() as failed):
                 return FailedAttempt(failed.message, self._add_seconds(failed.replica_seconds))
         self._phase = report.phase or self._phase
+        if self.is_running:
+            self.has_begun.set()
+        if report.trial is not None:
+            self.on_trial(report.trial)
         if report.replica is not None:
             self.replicas[report.replica.task] = report.replica
-        return None
+        return LostProcess(self._loss) if self._loss else None
+
+    def give_up(self, reason: str) -> None:
+        """Have the process count as lost with its next report, which comes within seconds."""
+        self._loss = reason
 
     def _build_final_output(self, seconds: float) -> TrainingOutput:
         output = self._add_seconds(seconds)
@@ -121,7 +152,8 @@ class TrainingAttempt:
             return output
         built = BuiltInAlgorithmOutput(
             framework=choose_algorithm_framework(self._request.module, self._request.args),
-            model_path=f"{self._request.job_dir.rstrip('/')}/model",
+            # Each trial has its own.
+            model_path="" if self._request.trials else f"{self._request.job_dir.rstrip('/')}/model",
             python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
         )
         return msgspec.structs.replace(output, built_in_algorithm_output=built)
@@ -135,15 +167,20 @@ class TrainingKind(TrainingRules):
     """Training jobs, as many at a time as there is room for all their replicas.
 
     `environment` is that of the server's process, of which jobs get what `sanitize_environment` leaves.
-    Raises InvalidArgument for invalid settings.
+    `director` runs trials. Raises InvalidArgument for invalid settings.
     """
 
     log_task = SERVICE_TASK
 
     def __init__(
-        self, config: ServeConfig, environment: Mapping[str, str], command: Sequence[str] = TRAINING_COMMAND
+        self,
+        config: ServeConfig,
+        environment: Mapping[str, str],
+        director: TuningDirector,
+        command: Sequence[str] = TRAINING_COMMAND,
     ) -> None:
         self.command = command
+        self._director = director
         self._defaults = TrainingDefaults.from_config(config, environment)
         self.environment = self._defaults.environment
         self.grace_seconds = self._defaults.grace_seconds + _SUPERVISOR_SECONDS
@@ -231,12 +268,23 @@ class TrainingKind(TrainingRules):
             return TimeLimits()
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
-        given = record.job.training_input or TrainingInput()
-        gpus = sum(group.number * group.gpus for group in list_replicas(given))
-        devices = self._lender.lend(record.name, gpus)
+        given, options = _read_input(record), record.job.training_options or TrainingOptions()
         needed = admission.measure_record(record, self._total)
-        request = build_training_request(record, folder, self._defaults, devices, needed.memory_bytes)
+        parallel = admission.count_parallel(given, options, self._total)
+        devices = self._lender.lend(record.name, needed.gpus)
+        limits = RunLimits(devices, needed.memory_bytes // parallel, parallel)
+        request = build_training_request(record, folder, self._defaults, limits)
         return TrainingAttempt(request, record.job.training_output or TrainingOutput())
+
+    async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
+        if record.tuning is None or not isinstance(attempt, TrainingAttempt):
+            return
+        try:
+            await attempt.has_begun.wait()
+            await self._director.run_trials(record, attempt)
+        except Exception as error:
+            logger.exception("the trials of %s cannot go on", record.name)
+            attempt.give_up(f"Its trials could not go on: {error}.")
 
     def create_cleanup(
         self, record: JobRecord, version: VersionRecord | None, folder: Path
@@ -246,18 +294,32 @@ class TrainingKind(TrainingRules):
     def describe_leftovers(self, record: JobRecord) -> str:
         return ""
 
-    async def find_models(self, record: JobRecord) -> Sequence[str]:
-        given = record.job.training_input or resource_from_json(TrainingInput, record.sent_input)
-        if not given.job_dir:
-            return ()
-        return await find_models(given.job_dir, self._defaults.folders, self.environment)
+    async def find_models(self, record: JobRecord, trial: str = "") -> Sequence[str]:
+        folder = self._find_job_dir(record, trial)
+        return await find_models(folder, self._defaults.folders, self.environment) if folder else ()
 
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
-        given, options = record.job.training_input, record.job.training_options
-        if given is None or options is None or options.deploy is None:
+        options = (record.job.training_options or TrainingOptions()).deploy
+        if options is None:
             return None
-        models = await self.find_models(record)
-        return plan_version(record, options.deploy, choose_model(models, given.job_dir, options.deploy.path))
+        trial = BEST_TRIAL if record.tuning is not None else ""
+        models = await self.find_models(record, trial)
+        model = choose_model(models, self._find_job_dir(record, trial), options.path)
+        return plan_version(record, options, model)
+
+    def add_details(self, record: JobRecord) -> JobRecord:
+        found = self._director.find_trials(record)
+        if found is None:
+            return record
+        output = add_trials(record.job.training_output or TrainingOutput(), _read_input(record), found)
+        return msgspec.structs.replace(
+            record, job=msgspec.structs.replace(record.job, training_output=output)
+        )
+
+    def _find_job_dir(self, record: JobRecord, trial: str) -> str:
+        """The folder of a job, or of one of its trials; "" for none. Raises FailedPrecondition, NotFound."""
+        folder = _read_input(record).job_dir
+        return f"{folder.rstrip('/')}/{self._director.find_trial(record, trial)}" if trial else folder
 
     def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         return iter_log_lines(folder / "logs", since)
@@ -267,7 +329,14 @@ class TrainingKind(TrainingRules):
 
     def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:
         replicas = attempt.replicas if isinstance(attempt, TrainingAttempt) else {}
-        return {"replicas": [_render_replica(report) for report in replicas.values()]}
+        rendered = {"replicas": [_render_replica(report) for report in replicas.values()]}
+        found = self._director.find_trials(record)
+        return rendered if found is None else {**rendered, "trials": found.count_states()}
+
+
+def _read_input(record: JobRecord) -> TrainingInput:
+    """Of a job that has ended only what was sent is kept."""
+    return record.job.training_input or resource_from_json(TrainingInput, record.sent_input)
 
 
 def _render_replica(report: ReplicaReport) -> Mapping[str, Any]:

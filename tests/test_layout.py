@@ -190,6 +190,7 @@ ROOMS: dict[str, set[str]] = {
         "serving/predictor",
         "training/logs",
         "training/messages",
+        "tuning",
     },
     "serving/gateway/studies": {
         "autoscaler",

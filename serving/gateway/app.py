@@ -60,6 +60,7 @@ from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, PredictionKind
 from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
+from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
@@ -186,16 +187,20 @@ class Gateway:
             self._catalog, self._routing_table, self._activator, config.request_timeout, self._supervisor
         )
         self._operation_runner = OperationRunner(self._catalog, self._deployer, self._supervisor, config)
+        self._suggestions = SuggestionService(
+            SuggesterLauncher(self._pool, sanitize_environment(environment)).connect, self._supervisor
+        )
+        director = TuningDirector(self._catalog, self._suggestions.suggest_points)
         self._jobs = JobQueue(
             self._catalog,
             self._supervisor,
-            [PredictionKind(config, environment, job_command), TrainingKind(config, environment)],
+            [
+                PredictionKind(config, environment, job_command),
+                TrainingKind(config, environment, director),
+            ],
             self._operation_runner,
             config.state_dir / "jobs",
             max_versions=config.max_versions_per_project,
-        )
-        self._suggestions = SuggestionService(
-            SuggesterLauncher(self._pool, sanitize_environment(environment)).connect, self._supervisor
         )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)

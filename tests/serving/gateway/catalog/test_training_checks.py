@@ -121,7 +121,7 @@ def test_what_is_taken(changes: dict[str, Any]) -> None:
         ({"jobDir": "/tmp/a\0b"}, "job_dir"),
         ({"jobDir": "file:///tmp/a%00b"}, "job_dir"),
         ({"packageUris": ["/tmp/a\0b.whl"]}, "package_uris"),
-        ({"hyperparameters": {"maxTrials": 2}}, "hyperparameters"),
+        ({"hyperparameters": {"maxTrials": 2}}, "hyperparameters.params"),
         ({"args": ["a\0b"]}, "args"),
     ],
 )  # fmt: skip

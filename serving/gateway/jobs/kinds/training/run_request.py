@@ -93,7 +93,6 @@ def build_training_request(
     slots = tuple(
         tuple(_build_groups(given, left, in_containers=in_containers)) for _ in range(limits.parallel)
     )
-    spec = given.hyperparameters
     return TrainingRequest(
         job=record.job.job_id,
         uid=record.uid,
@@ -103,9 +102,7 @@ def build_training_request(
         packages=given.package_uris,
         job_dir=given.job_dir,
         groups=slots[0],
-        trials=TrialSettings(find_metric_tag(spec), slots, str(folder / SCRATCH_FOLDER / ORDERS_PIPE))
-        if spec
-        else None,
+        trials=_build_trial_settings(given, slots, folder),
         primary_name=_primary_name(given),
         training_input=record.sent_input,
         runtime_version=given.runtime_version,
@@ -130,10 +127,19 @@ def build_training_request(
     )
 
 
+def _build_trial_settings(
+    given: TrainingInput, slots: tuple[tuple[ReplicaGroup, ...], ...], folder: Path
+) -> TrialSettings | None:
+    if given.hyperparameters is None:
+        return None
+    pipe = folder / SCRATCH_FOLDER / ORDERS_PIPE
+    return TrialSettings(find_metric_tag(given.hyperparameters), slots, str(pipe))
+
+
 def _build_groups(
     given: TrainingInput, left: Iterator[str], *, in_containers: bool
 ) -> Iterator[ReplicaGroup]:
-    """Give each replica its part of the devices left; those that ask for none see none where there are some."""
+    """Give each replica its part of the devices left; those that ask for none see none."""
     for group in list_replicas(given):
         parts = tuple(
             ",".join(device for _, device in zip(range(group.gpus), left, strict=False))

@@ -64,7 +64,7 @@ class TuningDirector:
         return TrialsOfJob(block.record.study, list(iter_own_trials(self._catalog.state, record)))
 
     def find_trial(self, record: JobRecord, trial: str) -> int:
-        """The number of a trial that has a value; `trial` may be "best". Raises NotFound, FailedPrecondition."""
+        """The number of a trial, which may be "best". Raises NotFound, FailedPrecondition."""
         found = self.find_trials(record)
         if found is None:
             raise FailedPrecondition(f"{record.job.job_id} has no trials.")

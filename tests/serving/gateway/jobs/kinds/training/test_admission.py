@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from serving.errors import FailedPrecondition
-from serving.gateway.jobs.kinds.training.admission import Room, check_fits, choose_due, explain_wait
+from serving.gateway.jobs.kinds.training.admission import (
+    Room,
+    check_fits,
+    choose_due,
+    count_parallel,
+    explain_wait,
+    measure_job,
+)
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.resources import Job, Scheduling, TrainingInput, TrainingOptions, resource_from_json
 
@@ -104,3 +111,21 @@ def test_a_job_that_can_never_start_is_refused(given: Any, options: Any, message
     else:
         with pytest.raises(FailedPrecondition, match=message):
             check_fits(*asked, TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "parallel", "expected"),
+    [(0, 0, 5, 5), (0, 0, 20, 8), (3, 0, 4, 2), (0, 1, 4, 2), (7, 0, 4, 1)],
+)
+def test_as_many_trials_run_at_a_time_as_there_is_room_for(
+    workers: int, gpus: int, parallel: int, expected: int
+) -> None:
+    params = [{"parameterName": "rate", "type": "DOUBLE", "maxValue": 1}]
+    spec = {"maxTrials": 50, "maxParallelTrials": parallel, "params": params}
+    given = resource_from_json(TrainingInput, {**custom_input(workers, gpus), "hyperparameters": spec})
+    needed = measure_job(given, TrainingOptions(), TOTAL)
+
+    assert count_parallel(given, TrainingOptions(), TOTAL) == expected
+    assert needed.seats == (1 + workers) * expected
+    assert needed.gpus == gpus * expected
+    check_fits(given, TrainingOptions(), TOTAL)

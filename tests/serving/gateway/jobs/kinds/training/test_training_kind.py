@@ -10,9 +10,13 @@ import pytest
 
 from serving.config import ServeConfig
 from serving.errors import ServingError, Unimplemented
+from serving.gateway.catalog import Catalog
 from serving.gateway.jobs.job_kind import FailedAttempt, SucceededAttempt, TimeLimits
 from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
+from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.state.records import JobKindName, JobRecord
+from serving.gateway.state.store import SqliteStore
+from serving.gateway.state.study_records import StudyBlock
 from serving.resources import Job, TrainingOutput, resource_from_json
 from training.messages import (
     ContainerProgram,
@@ -25,6 +29,7 @@ from training.messages import (
     TrainingReport,
     TrainingRequest,
 )
+from tuning.messages import SuggestionAnswer
 
 INPUT: dict[str, Any] = {
     "region": "us-central1",
@@ -39,7 +44,14 @@ GPUS = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "2"}}
 
 def make_kind(folder: Path, **settings: Any) -> TrainingKind:
     config = ServeConfig(state_dir=folder / "state", **{"training_seats": 8, "gpus": "off", **settings})
-    return TrainingKind(config, {"PATH": "/bin", "SECRET": "s", "STORAGE_EMULATOR_HOST": "http://e"})
+    (folder / "state").mkdir(exist_ok=True)
+    catalog = Catalog(SqliteStore(folder / "state" / "state.db"), lambda _: None)
+    environment = {"PATH": "/bin", "SECRET": "s", "STORAGE_EMULATOR_HOST": "http://e"}
+    return TrainingKind(config, environment, TuningDirector(catalog, suggest_nothing))
+
+
+async def suggest_nothing(block: StudyBlock, count: int) -> SuggestionAnswer:
+    raise AssertionError(block)
 
 
 def make_job(options: Any = None, **changes: Any) -> Job:

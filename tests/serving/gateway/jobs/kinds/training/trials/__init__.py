@@ -1,0 +1,1 @@
+"""Tests of tuning jobs in the gateway."""

@@ -34,7 +34,6 @@ from packaging.version import InvalidVersion, Version
 
 from serving.child_environment import sanitize_environment
 from serving.errors import LoadFailed
-from serving.frameworks import Framework, load_frameworks
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +67,6 @@ _PYTHONS = tuple(f"3.{minor}" for minor in range(13, 6, -1))
 _VERSION_AND_FOLDERS = (
     "import site, sys; print(' '.join(sys.version.split()), *site.getsitepackages(), sep='\\n')"
 )
-# What stands in a line before the name of a package that it imports.
-_IMPORTS = r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*)"
 
 
 class PackageConflict(LoadFailed):
@@ -264,22 +261,6 @@ def shadows_server_modules(target: Path) -> bool:
     return any(
         module.name in _SERVER_MODULES for module in pkgutil.iter_modules(map(str, search_path(target)))
     )
-
-
-def find_imported_framework(target: Path) -> Framework | None:
-    """The first framework with a pilot for users' code that a module in the folder imports."""
-    patterns = [
-        (framework, re.compile(rf"{_IMPORTS}(?:{framework.user_imports})\b".encode(), re.MULTILINE))
-        for framework in load_frameworks().values()
-        if framework.user_imports
-    ]
-    for file in target.rglob("*.py"):
-        if file.is_file():
-            text = file.read_bytes()
-            for framework, pattern in patterns:
-                if pattern.search(text):
-                    return framework
-    return None
 
 
 # ---- pip ----

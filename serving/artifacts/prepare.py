@@ -22,9 +22,10 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from serving import container_engine
-from serving.artifacts import package_cache, packages
+from serving.artifacts import package_cache
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.package_cache import InstalledCode
+from serving.artifacts.package_imports import find_imported_framework
 from serving.artifacts.storage import ArtifactFetcher, FetchResult
 from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
 from serving.frameworks import DEFAULT_PILOT, Framework, find_by_files, import_object
@@ -156,7 +157,7 @@ def prepare_version(
                 request.build_timeout,
                 runtime_version=request.runtime_version,
             )
-        imported = map(packages.find_imported_framework, code.folders)
+        imported = map(find_imported_framework, code.folders)
         pilots += [framework.pilot for framework in imported if framework is not None]
     return PreparedVersion(
         model_dir=str(model),

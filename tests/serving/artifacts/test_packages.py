@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from serving.artifacts.packages import InstallResult, find_imported_framework, install_packages, search_path
+from serving.artifacts.packages import InstallResult, install_packages, search_path
 from serving.errors import LoadFailed
 from tests.end_to_end.models import wheel
 
@@ -264,28 +264,3 @@ def test_a_package_without_modules_is_a_warning(tmp_path: Path) -> None:
     assert warnings == (
         "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts.",
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        ("import tensorflow as tf", True),
-        ("    from tensorflow.keras import layers", True),
-        ("import numpy as np, os.path , keras", True),
-        ("import tensorflow_text", True),
-        ("import tf_keras", True),
-        ("# import tensorflow", False),
-        ("import my.tensorflow", False),
-        ("from mine import tensorflow", False),
-        ("import kerasify", False),
-        ("print('tensorflow')", False),
-    ],
-)
-def test_imports_of_tensorflow_are_seen(tmp_path: Path, line: str, wanted: bool) -> None:
-    """At the start of a line, however deep: told from the text, since nothing of it is run."""
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package/module.py").write_text(f"import os\n{line}\n")
-
-    found = find_imported_framework(tmp_path)
-
-    assert (found is not None and found.name == "TENSORFLOW") is wanted

@@ -80,19 +80,27 @@ async def run_child(
         pipe = os.fdopen(output, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         process.exit.add_done_callback(lambda _: loop.call_later(_DRAIN_SECONDS, transport.close))
-        child = RunningChild(process, reader, grace_seconds)
-        try:
+        async with bound_to_block(RunningChild(process, reader, grace_seconds), transport) as child:
             yield child
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            try:
-                await child.wait_until_gone()
-            finally:
-                transport.close()
     finally:
         os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
+
+
+@contextlib.asynccontextmanager
+async def bound_to_block(
+    child: RunningChild, transport: asyncio.BaseTransport
+) -> AsyncGenerator[RunningChild]:
+    """End a child with the block, as `run_child` says; `transport` is that of its output."""
+    try:
+        yield child
+    except BaseException:
+        child.process.terminate()
+        raise
+    finally:
+        try:
+            await child.wait_until_gone()
+        finally:
+            transport.close()
 
 
 def _spawn(

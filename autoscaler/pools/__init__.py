@@ -262,7 +262,7 @@ class NodePool(Protocol):
     def run_forked(
         self, pilot: PilotSpec, launch: LaunchSpec, *, output: int, grace_seconds: float
     ) -> AbstractAsyncContextManager[RunningChild | None]:
-        """Run an entry that is no node in a fork of a pilot; None in the block where that cannot be.
+        """Run an entry that is no node in a fork of a pilot; None in the block where none is ready.
 
         See `autoscaler.pools.forked_child`.
         """

@@ -85,9 +85,9 @@ class LocalPool:
     `starts` is how many nodes may start at a time; those that wait for it count as starting. `on_line` gets
     every line that a node prints.
 
-    `pilots` is "off", "auto" (running while `start_pilots` asks for them, and once a node has needed one) or
-    how many seconds a pilot runs after the last node that needs it. Use as an async context manager in the
-    main thread: its tasks and processes end with the block.
+    `pilots` is "off", "auto" (running while `start_pilots` asks for them, and once a node or `run_forked` has
+    needed one) or how many seconds a pilot runs after the last process that needs it. Use as an async context
+    manager in the main thread: its tasks and processes end with the block.
     """
 
     def __init__(
@@ -414,8 +414,7 @@ class LocalPool:
         process.socket.close()  # after the listeners: another socket may get its address
         node.gone.set()
         for pilot in process.spec.pilots:
-            if not any(pilot in other.spec.pilots for other in self._processes.values()):
-                self._pilots.on_last_node_gone(pilot.key)
+            self._pilots.on_node_gone(pilot)
 
     async def _drain_node(self, process: _NodeProcess, child: ChildProcess) -> None:
         """End a node: SIGTERM once no request is inside, SIGKILL when the drain time is over."""

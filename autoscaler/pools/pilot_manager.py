@@ -10,7 +10,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +36,10 @@ _STABLE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class PilotPolicy:
-    """Whether pilots run, and for how many seconds after the last node that needs them.
+    """Whether pilots run, and for how many seconds after the last process that needs them.
 
-    Without `linger_seconds`, for as long as they are asked for.
+    Without `linger_seconds`, for as long as they are asked for, and as the pool's timing says where they are
+    not.
     """
 
     enabled: bool = True
@@ -359,21 +361,44 @@ class PilotManager:
         self._timing = timing
         self._start_task = start_task
         self._keepers: dict[str, _PilotKeeper] = {}
+        # By key: those that `start_pilots` has set, and how many nodes and others use each.
+        self._wanted: frozenset[str] = frozenset()
+        self._nodes: Counter[str] = Counter()
+        self._holds: Counter[str] = Counter()
         self._closed = not (policy.enabled and linux.AVAILABLE)
 
     def start_pilots(self, specs: Collection[PilotSpec]) -> None:
-        """Run these pilots from now on and no others, unless the policy starts pilots on demand."""
+        """Run these pilots from now on, unless the policy starts pilots on demand.
+
+        Others end, but for those that something holds, or has held lately.
+        """
         if self._policy.linger_seconds is not None:
             return
-        wanted = {spec.key: spec for spec in specs}
-        for key in self._keepers.keys() - wanted.keys():
-            self._stop_pilot(key)
-        for spec in wanted.values():
+        self._wanted = frozenset(spec.key for spec in specs)
+        for key in self._keepers.keys() - self._wanted:
+            if not self._holds[key] and self._keepers[key].timer is None:
+                self._stop_pilot(key)
+        for spec in specs:
             self._ensure_running(spec)
+
+    @contextlib.contextmanager
+    def hold(self, spec: PilotSpec) -> Iterator[None]:
+        """Run a pilot for the length of the block, and for some time after it."""
+        self._holds[spec.key] += 1
+        self._ensure_running(spec)
+        try:
+            yield
+        finally:
+            self._holds[spec.key] -= 1
+            self._stop_unused(spec.key)
 
     def can_fork(self, spec: PilotSpec) -> bool:
         """Whether it can fork now or soon."""
         return self._state_of(spec) in (PilotState.READY, PilotState.STARTING)
+
+    def is_ready(self, spec: PilotSpec) -> bool:
+        """Whether it can fork now."""
+        return self._state_of(spec) is PilotState.READY
 
     def _state_of(self, spec: PilotSpec) -> PilotState | None:
         keeper = self._keepers.get(spec.key)
@@ -386,13 +411,12 @@ class PilotManager:
             await asyncio.wait(settled, timeout=within)
 
     def on_node_start(self, spec: PilotSpec) -> None:
+        self._nodes[spec.key] += 1
         self._ensure_running(spec)
 
-    def on_last_node_gone(self, key: str) -> None:
-        keeper = self._keepers.get(key)
-        if keeper is not None and self._policy.linger_seconds is not None:
-            loop = asyncio.get_running_loop()
-            keeper.timer = loop.call_later(self._policy.linger_seconds, self._stop_pilot, key)
+    def on_node_gone(self, spec: PilotSpec) -> None:
+        self._nodes[spec.key] -= 1
+        self._stop_unused(spec.key)
 
     async def fork_node(
         self, spec: PilotSpec, make_pipes: Callable[[], NodePipes]
@@ -448,6 +472,16 @@ class PilotManager:
             keeper.task = self._start_task("pilot", keeper.keep_running(), spec.key)
         if keeper is not None:
             keeper.cancel_stop()
+
+    def _stop_unused(self, key: str) -> None:
+        """Have a pilot that nothing needs any more end after a while."""
+        keeper = self._keepers.get(key)
+        if keeper is None or key in self._wanted or self._nodes[key] or self._holds[key]:
+            return
+        linger = self._policy.linger_seconds
+        seconds = self._timing.pilot_linger if linger is None else linger
+        keeper.cancel_stop()
+        keeper.timer = asyncio.get_running_loop().call_later(seconds, self._stop_pilot, key)
 
     def _stop_pilot(self, key: str) -> None:
         self._keepers.pop(key).stop()

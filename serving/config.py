@@ -352,8 +352,9 @@ class ServeConfig(ServerSettings):
     )
     pilots: str = setting(
         "auto",
-        "Processes that have imported a framework, from which nodes are forked: auto (while a version needs "
-        "them), off, or how many seconds one stays after its last node.",
+        "Processes that have imported a framework, from which nodes and training jobs are forked: auto "
+        "(while a version needs them, and ten minutes after a training job), off, or how many seconds one "
+        "stays after its last node or job.",
         choices=("auto", "off"),
         or_seconds=True,
     )

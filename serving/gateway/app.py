@@ -196,10 +196,11 @@ class Gateway:
             self._supervisor,
             [
                 PredictionKind(config, environment, job_command),
-                TrainingKind(config, environment, director),
+                TrainingKind(config, environment, director, self._deployer.select_framework_pilot),
             ],
             self._operation_runner,
             config.state_dir / "jobs",
+            pool=self._pool,
             max_versions=config.max_versions_per_project,
         )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)

@@ -13,8 +13,8 @@ from googleapiclient.errors import HttpError
 
 from tests.emulator import Emulator
 from tests.end_to_end.jobs import ENDS, finished, get, submit
-from tests.end_to_end.training_jobs import PARENT, list_log, texts, training_job, write_wheel
-from tests.server import Server, running_server, until
+from tests.end_to_end.training_jobs import PARENT, list_log, start_pilot, texts, training_job, write_wheel
+from tests.server import Server, processes_of, running_server, until
 
 STEPS = """
     import argparse, json, os, pathlib, time
@@ -106,13 +106,16 @@ def test_a_job_that_runs_for_too_long(server: Server, wheel: Path, tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize("is_forked", [True, False])
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool) -> None:
+def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool, is_forked: bool) -> None:
     """The next server starts another attempt, which goes on from what the program has written."""
     out, state = tmp_path / "out", tmp_path / "state"
     out.mkdir()
     (out / "wait").touch()
     with running_server(state) as server:
+        if is_forked:
+            start_pilot(server, wheel, args=["--steps", "0"], jobDir=str(tmp_path / "other"))
         name = submit(server, training_job("killed", wheel, args=["--steps", "3"], jobDir=str(out)))
         until((out / "step").exists, "the program is at work")
         if is_killed:
@@ -120,6 +123,7 @@ def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool) -
             server.wait_for_end()
         else:
             assert server.stop() == 0
+        until(lambda: not processes_of(state), "nothing is left")
     (out / "wait").unlink()
     with running_server(state) as server:
         ended = finished(server, name)
@@ -168,6 +172,21 @@ def test_stored_jobs_that_the_checks_would_refuse(tmp_path: Path, wheel: Path) -
         assert ended["count"]["state"] == ended["duration"]["state"] == "FAILED"
         assert "training_input.master_type" in ended["count"]["errorMessage"]
         assert "training_input.scheduling.max_running_time" in ended["duration"]["errorMessage"]
+        assert server.stop() == 0
+
+
+def test_a_job_is_forked_from_a_pilot(tmp_path: Path) -> None:
+    """Of the second job on a server the program finds its library imported."""
+    wheel = write_wheel(tmp_path, "import sys; print('sklearn' in sys.modules)\nimport sklearn")
+    with running_server(tmp_path / "state") as server:
+        start_pilot(server, wheel)
+        assert finished(server, submit(server, training_job("second", wheel)))["state"] == "SUCCEEDED"
+
+        lines = {
+            job: texts(list_log(server, job, 'AND resource.labels.task_name="master-replica-0"'))
+            for job in ("starts_the_pilot", "second")
+        }
+        assert lines == {"starts_the_pilot": ["False"], "second": ["True"]}
         assert server.stop() == 0
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from tests.server import Server
+from tests.end_to_end.jobs import finished, submit
+from tests.server import Server, until
 
 PARENT = "projects/tests"
 
@@ -57,3 +58,10 @@ def list_log(server: Server, job_id: str, condition: str = "") -> list[dict[str,
 
 def texts(entries: list[Mapping[str, Any]] | list[dict[str, Any]]) -> list[str]:
     return [entry["textPayload"] for entry in entries]
+
+
+def start_pilot(server: Server, wheel: Path, **given: Any) -> None:
+    """Run a job, and wait until the pilot is ready that the next such job is forked from."""
+    ended = finished(server, submit(server, training_job("starts_the_pilot", wheel, **given)))
+    assert ended["state"] == "SUCCEEDED", ended
+    until(lambda: server.get_status()["pilots"][0]["state"] == "lit", "the pilot is ready")

@@ -157,6 +157,41 @@ def test_variables_that_are_read_early_need_a_new_interpreter(tmp_path: Path) ->
     assert "TF_CPP_X" in " ".join(other["service"])
 
 
+BOOSTER = """
+    import sys, numpy, xgboost
+    loaded = "tensorflow" in sys.modules
+    rows = numpy.arange(40.0).reshape(-1, 1)
+    booster = xgboost.train({"nthread": 2}, xgboost.DMatrix(rows, rows.ravel()), 5)
+    print(loaded, booster.predict(xgboost.DMatrix(rows)).shape)
+"""
+NETWORK = """
+    import sys
+    loaded = "xgboost" in sys.modules
+    import tensorflow as tf
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.fit(tf.ones((8, 2)), tf.ones((8, 1)), verbose=0)
+    print(loaded, model.predict(tf.ones((3, 2)), verbose=0).shape)
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "source", "line"),
+    [("TENSORFLOW", BOOSTER, "True (40,)"), ("SCIKIT_LEARN", NETWORK, "True (3, 1)")],
+)
+def test_a_fork_of_another_frameworks_pilot(tmp_path: Path, framework: str, source: str, line: str) -> None:
+    """Its program imports what it needs itself: of packages in a bucket nobody knows which pilot suits."""
+    pytest.importorskip("tensorflow")
+    request = make_request(tmp_path, source)
+    spec = framework_pilot_spec(framework, "", dict(os.environ))
+
+    ((_, report),) = asyncio.run(fork_supervisors(spec, [request], tmp_path / "output"))
+
+    assert report.done is not None, report
+    lines = [one.text for one in read_log(Path(request.log_dir)) if one.task == "master-replica-0"]
+    assert lines[-1] == line
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize(("framework", "seconds"), [("SCIKIT_LEARN", 0.3), ("TENSORFLOW", 0.5)])
 def test_the_first_line_comes_at_once(

@@ -193,6 +193,10 @@ class VersionDeployer:
         framework = deployed.framework or _declared_framework(record)
         return self._framework_pilot(framework, deployed.pilot)
 
+    def select_framework_pilot(self, framework: str) -> PilotSpec:
+        """The pilot that has imported a framework, "" for any."""
+        return self._framework_pilot(framework, "")
+
     def list_pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
         """All pilots that the nodes of a version need."""
         helper = self._select_helper_pilot(record)

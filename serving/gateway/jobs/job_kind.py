@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from autoscaler.node_process import LaunchSpec
+from autoscaler.pools import PilotSpec
 from serving.gateway.catalog.jobs import NewJobRules, PlannedVersion
 from serving.gateway.jobs.log_lines import JobLogLine
 from serving.gateway.state.records import JobOutput, JobRecord, VersionRecord
@@ -71,6 +73,13 @@ def find_deadline(record: JobRecord, limits: TimeLimits) -> Deadline | None:
         return None
     reason = f"The job was cancelled: it {verb} for longer than scheduling.{field} allows, {seconds:g}s."
     return Deadline(time, reason)
+
+
+class ForkPlan(NamedTuple):
+    """How a process is forked from a pilot: what it runs, and which pilot has imported what that needs."""
+
+    pilot: PilotSpec
+    launch: LaunchSpec
 
 
 class JobAttempt(Protocol):
@@ -140,6 +149,12 @@ class JobKind(NewJobRules, Protocol):
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         """Build the next attempt; `version` is the job's target, `folder` is the job's alone."""
+
+    def plan_fork(self, attempt: JobAttempt) -> ForkPlan | None:
+        """How to fork an attempt's process, which reports as one of `command` does; None: only `command`.
+
+        Blocks.
+        """
 
     async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
         """Tell an attempt what to do while it works; runs beside its process, and is cancelled with it."""

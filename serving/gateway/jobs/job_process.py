@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from autoscaler.child_launcher import RunningChild, run_child
+from autoscaler.pools import NodePool
 from autoscaler.processes import describe_exit
-from serving.gateway.jobs.job_kind import AttemptResult, JobAttempt, LostProcess
+from serving.gateway.jobs.job_kind import AttemptResult, ForkPlan, JobAttempt, LostProcess
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.thread_pool import ThreadPool
 
@@ -23,7 +24,7 @@ ReportHandler = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class JobProcessLauncher:
-    """Starts processes of jobs.
+    """Starts processes of jobs by a command, or as `fork` plans where a pilot of the pool is ready.
 
     `silence_seconds` is how long one may report nothing, `grace_seconds` how long it may take to end when it
     is stopped. `threads` read its log.
@@ -34,6 +35,8 @@ class JobProcessLauncher:
     silence_seconds: float
     grace_seconds: float
     threads: ThreadPool
+    pool: NodePool
+    fork: ForkPlan | None = None
 
     async def run(
         self, attempt: JobAttempt, log: JobLog, on_report: ReportHandler, stop: asyncio.Event
@@ -47,7 +50,7 @@ class JobProcessLauncher:
         before = log.size()
         async with contextlib.AsyncExitStack() as running:
             with log.open() as stderr:
-                child = await running.enter_async_context(self._run_child(attempt.request, stderr))
+                child = await running.enter_async_context(self._start_process(attempt, stderr))
             stopping = asyncio.create_task(_stop_when_set(stop, child))
             try:
                 ending = await self._read_reports(child, attempt, on_report)
@@ -59,7 +62,20 @@ class JobProcessLauncher:
                 stopping.cancel()
         return LostProcess(f"The job's process {describe_exit(code, tail)}")
 
-    def _run_child(
+    @contextlib.asynccontextmanager
+    async def _start_process(self, attempt: JobAttempt, stderr: BinaryIO) -> AsyncGenerator[RunningChild]:
+        async with contextlib.AsyncExitStack() as running:
+            child = None
+            if self.fork is not None:
+                forked = self.pool.run_forked(
+                    *self.fork, output=stderr.fileno(), grace_seconds=self.grace_seconds
+                )
+                child = await running.enter_async_context(forked)
+            if child is None:
+                child = await running.enter_async_context(self._run_command(attempt.request, stderr))
+            yield child
+
+    def _run_command(
         self, request: bytes, stderr: BinaryIO
     ) -> contextlib.AbstractAsyncContextManager[RunningChild]:
         return run_child(

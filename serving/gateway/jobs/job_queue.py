@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoscaler.pools import NodePool
 from autoscaler.supervision import Supervisor
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
 from serving.gateway.catalog import Catalog
@@ -22,6 +23,7 @@ from serving.gateway.jobs.job_kind import (
     AttemptResult,
     Deadline,
     FailedAttempt,
+    ForkPlan,
     JobAttempt,
     JobKind,
     LostProcess,
@@ -88,7 +90,8 @@ class JobQueue:
     """Runs queued jobs of all kinds; retries lost processes; resumes after a restart.
 
     Each job that is worked on has a task of the application's supervisor, and its own folder in `folder`.
-    Versions that jobs become are created by `operations`; a project may have `max_versions`, 0: any number.
+    Processes may be forked from pilots of `pool`. Versions that jobs become are created by `operations`; a
+    project may have `max_versions`, 0: any number.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class JobQueue:
         operations: OperationStarter,
         folder: Path,
         *,
+        pool: NodePool,
         max_versions: int = 0,
         timing: JobTiming | None = None,
     ) -> None:
@@ -106,6 +110,7 @@ class JobQueue:
         self._supervisor = supervisor
         self.kinds: Mapping[JobKindName, JobKind] = {kind.name: kind for kind in kinds}
         self._operations = operations
+        self._pool = pool
         self._max_versions = max_versions
         self._folder = folder
         self._threads = ThreadPool("jobs", _THREADS)
@@ -368,7 +373,8 @@ class JobQueue:
             if begins or time.monotonic() >= running.saved_at + self._timing.save_interval:
                 await self._save_progress(record, running)
 
-        launcher = self._create_launcher(kind, self._timing.silence_seconds)
+        fork = await self._threads.run(kind.plan_fork, attempt)
+        launcher = self._create_launcher(kind, self._timing.silence_seconds, fork)
         directing = asyncio.create_task(kind.direct(record, attempt))
         try:
             return await self._run_process(launcher, attempt, record, handle_report, running.stop)
@@ -378,9 +384,17 @@ class JobQueue:
             # Before the result is written down: a program may have filled the disk with what is in it.
             await self._threads.run(remove_folder, self._folder / record.uid / SCRATCH_FOLDER)
 
-    def _create_launcher(self, kind: JobKind, silence_seconds: float) -> JobProcessLauncher:
+    def _create_launcher(
+        self, kind: JobKind, silence_seconds: float, fork: ForkPlan | None = None
+    ) -> JobProcessLauncher:
         return JobProcessLauncher(
-            kind.command, kind.environment, silence_seconds, kind.grace_seconds, self._threads
+            kind.command,
+            kind.environment,
+            silence_seconds,
+            kind.grace_seconds,
+            self._threads,
+            self._pool,
+            fork,
         )
 
     async def _run_process(

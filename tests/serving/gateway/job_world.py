@@ -24,6 +24,7 @@ from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Operation, Version, resource_from_json
 from tests.bounds import HANG_SECONDS
+from tests.serving.gateway.world import FakePool
 
 FAKE = module_command("tests.serving.gateway.fake_job")
 PACE = JobTiming(silence_seconds=60.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05)
@@ -66,7 +67,13 @@ class World:
         self.config = ServeConfig(state_dir=folder / "state", **settings)
         self.kind = PredictionKind(self.config, dict(os.environ), command, grace_seconds=2.0)
         self.jobs: JobQueue = JobQueue(
-            self.catalog, self.supervisor, [self.kind], NoOperations(), folder / "state" / "jobs", timing=pace
+            self.catalog,
+            self.supervisor,
+            [self.kind],
+            NoOperations(),
+            folder / "state" / "jobs",
+            pool=FakePool(lambda _: None),
+            timing=pace,
         )
 
     def _published(self, commit: Commit) -> None:

@@ -19,6 +19,7 @@ from serving.gateway.catalog.prediction_checks import PredictionRules
 from serving.gateway.jobs.job_kind import (
     AttemptResult,
     FailedAttempt,
+    ForkPlan,
     JobAttempt,
     SucceededAttempt,
     TimeLimits,
@@ -181,6 +182,9 @@ class PredictionKind(PredictionRules):
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         return PredictionAttempt(build_run_request(record, version, folder, self._defaults))
+
+    def plan_fork(self, attempt: JobAttempt) -> ForkPlan | None:
+        return None
 
     async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
         """It knows all that it has to do."""

@@ -36,6 +36,7 @@ from serving.gateway.catalog.training_replicas import (
 from serving.gateway.jobs.job_kind import (
     AttemptResult,
     FailedAttempt,
+    ForkPlan,
     JobAttempt,
     LostProcess,
     SucceededAttempt,
@@ -44,6 +45,7 @@ from serving.gateway.jobs.job_kind import (
 from serving.gateway.jobs.kinds.training import admission
 from serving.gateway.jobs.kinds.training.admission import Room
 from serving.gateway.jobs.kinds.training.deployment import choose_model, find_models, plan_version
+from serving.gateway.jobs.kinds.training.fork_plan import SelectPilot, plan_fork
 from serving.gateway.jobs.kinds.training.gpus import DeviceLender, list_devices
 from serving.gateway.jobs.kinds.training.job_dir import check_job_dir
 from serving.gateway.jobs.kinds.training.replica_log import iter_log_lines, read_last_lines
@@ -95,7 +97,7 @@ class TrainingAttempt:
     """
 
     def __init__(self, request: TrainingRequest, output: TrainingOutput) -> None:
-        self._request = request
+        self.training_request = request
         self._output = output
         self._phase: TrainingPhase | None = None
         self._loss = ""
@@ -105,7 +107,7 @@ class TrainingAttempt:
 
     @property
     def request(self) -> bytes:
-        return msgspec.json.encode(self._request)
+        return msgspec.json.encode(self.training_request)
 
     @property
     def phase(self) -> str:
@@ -113,7 +115,7 @@ class TrainingAttempt:
 
     @property
     def trials(self) -> TrialSettings | None:
-        return self._request.trials
+        return self.training_request.trials
 
     @property
     def is_running(self) -> bool:
@@ -148,12 +150,14 @@ class TrainingAttempt:
 
     def _build_final_output(self, seconds: float) -> TrainingOutput:
         output = self._add_seconds(seconds)
-        if not self._request.module.startswith(ALGORITHM_PACKAGE):
+        if not self.training_request.module.startswith(ALGORITHM_PACKAGE):
             return output
         built = BuiltInAlgorithmOutput(
-            framework=choose_algorithm_framework(self._request.module, self._request.args),
+            framework=choose_algorithm_framework(self.training_request.module, self.training_request.args),
             # Each trial has its own.
-            model_path="" if self._request.trials else f"{self._request.job_dir.rstrip('/')}/model",
+            model_path=(
+                "" if self.training_request.trials else f"{self.training_request.job_dir.rstrip('/')}/model"
+            ),
             python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
         )
         return msgspec.structs.replace(output, built_in_algorithm_output=built)
@@ -167,7 +171,8 @@ class TrainingKind(TrainingRules):
     """Training jobs, as many at a time as there is room for all their replicas.
 
     `environment` is that of the server's process, of which jobs get what `sanitize_environment` leaves.
-    `director` runs trials. Raises InvalidArgument for invalid settings.
+    `director` runs trials, `select_pilot` finds the pilot that supervisors are forked from. Raises
+    InvalidArgument for invalid settings.
     """
 
     log_task = SERVICE_TASK
@@ -177,10 +182,12 @@ class TrainingKind(TrainingRules):
         config: ServeConfig,
         environment: Mapping[str, str],
         director: TuningDirector,
+        select_pilot: SelectPilot,
         command: Sequence[str] = TRAINING_COMMAND,
     ) -> None:
         self.command = command
         self._director = director
+        self._select_pilot = select_pilot
         self._defaults = TrainingDefaults.from_config(config, environment)
         self.environment = self._defaults.environment
         self.grace_seconds = self._defaults.grace_seconds + _SUPERVISOR_SECONDS
@@ -275,6 +282,11 @@ class TrainingKind(TrainingRules):
         limits = RunLimits(devices, needed.memory_bytes // parallel, parallel)
         request = build_training_request(record, folder, self._defaults, limits)
         return TrainingAttempt(request, record.job.training_output or TrainingOutput())
+
+    def plan_fork(self, attempt: JobAttempt) -> ForkPlan | None:
+        if not isinstance(attempt, TrainingAttempt):
+            return None
+        return plan_fork(attempt.training_request, self._select_pilot, self.environment)
 
     async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
         if record.tuning is None or not isinstance(attempt, TrainingAttempt):

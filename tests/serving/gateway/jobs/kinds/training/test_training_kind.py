@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from autoscaler.pools import PilotSpec
 from serving.config import ServeConfig
 from serving.errors import ServingError, Unimplemented
 from serving.gateway.catalog import Catalog
@@ -47,7 +50,8 @@ def make_kind(folder: Path, **settings: Any) -> TrainingKind:
     (folder / "state").mkdir(exist_ok=True)
     catalog = Catalog(SqliteStore(folder / "state" / "state.db"), lambda _: None)
     environment = {"PATH": "/bin", "SECRET": "s", "STORAGE_EMULATOR_HOST": "http://e"}
-    return TrainingKind(config, environment, TuningDirector(catalog, suggest_nothing))
+    director = TuningDirector(catalog, suggest_nothing)
+    return TrainingKind(config, environment, director, lambda framework: PilotSpec(framework, (), {}))
 
 
 async def suggest_nothing(block: StudyBlock, count: int) -> SuggestionAnswer:
@@ -239,3 +243,33 @@ def test_time_limits(tmp_path: Path) -> None:
 
     assert make_kind(tmp_path).find_time_limits(make_job(scheduling=scheduling)) == TimeLimits(3600.0, 1.5)
     assert make_kind(tmp_path).find_time_limits(make_job()) == TimeLimits()
+
+
+@pytest.mark.parametrize(
+    ("text", "pilot"), [("import tensorflow as tf\n", "TENSORFLOW"), ("import sklearn\n", ""), (None, "")]
+)
+def test_the_pilot_that_suits_the_packages(tmp_path: Path, text: str | None, pilot: str) -> None:
+    """By what the code of local packages imports; those of buckets are not read here."""
+    wheel = tmp_path / "trainer-0.1-py3-none-any.whl"
+    if text is not None:
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("trainer/task.py", text)
+    kind = make_kind(tmp_path)
+    job = make_job(packageUris=["gs://bucket/trainer-0.1.tar.gz", str(wheel)])
+    attempt = kind.create_attempt(make_record(job), None, Path("/jobs/u"))
+
+    plan = kind.plan_fork(attempt)
+
+    assert plan is not None
+    assert plan.pilot.key == pilot
+    assert plan.launch.environment == kind.environment
+    assert plan.launch.watches_lifeline
+    request = msgspec.convert(plan.launch.arguments["request"], TrainingRequest)
+    assert request == msgspec.json.decode(attempt.request, type=TrainingRequest)
+
+
+def test_no_pilot_for_another_interpreter(tmp_path: Path) -> None:
+    kind = make_kind(tmp_path, runtime=(f"2.11={sys.executable}",))
+    attempt = kind.create_attempt(make_record(make_job(runtimeVersion="2.11")), None, Path("/jobs/u"))
+
+    assert kind.plan_fork(attempt) is None

@@ -1,0 +1,42 @@
+"""How the supervisor of a training job is forked from a pilot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from autoscaler.node_process import LaunchSpec
+from autoscaler.pools import PilotSpec
+from serving.artifacts.package_imports import find_framework_of_archives
+from serving.artifacts.storage.file_system import parse_storage_uri
+from serving.gateway.jobs.job_kind import ForkPlan
+from training.messages import TrainingRequest
+
+_ENTRY = "training.supervisor:start"
+
+# The pilot that has imported a framework, by its name; "": any.
+SelectPilot = Callable[[str], PilotSpec]
+
+
+def plan_fork(
+    request: TrainingRequest, select_pilot: SelectPilot, environment: Mapping[str, str]
+) -> ForkPlan | None:
+    """Plan the fork; None if another interpreter, or a container, runs the program.
+
+    The pilot is that of the framework in the packages, as far as these are files of this machine. A program
+    that was forked from another imports what it needs itself. Blocks.
+    """
+    if request.interpreter or request.engine is not None:
+        return None
+    framework = find_framework_of_archives(_list_local_archives(request))
+    pilot = select_pilot("" if framework is None else framework.name)
+    arguments = {"request": msgspec.to_builtins(request)}
+    return ForkPlan(pilot, LaunchSpec(_ENTRY, arguments, environment, watches_lifeline=True))
+
+
+def _list_local_archives(request: TrainingRequest) -> Iterator[Path]:
+    for bucket, path in map(parse_storage_uri, request.packages):
+        if not bucket:
+            yield Path(path)

@@ -23,7 +23,7 @@ from typing import Any
 from loadtests.bench.targets.processes import MARK, exit_on_sigterm, pin_process, run_process
 
 PREDICT_PATH = "/v1/projects/p/models/m:predict"
-_PILOTLIGHT = [sys.executable, "-c", "from serving.cli import main; main()"]
+PILOTLIGHT = [sys.executable, "-c", "from serving.cli import main; main()"]
 _START_SECONDS = 60.0
 _DEPLOY_SECONDS = 120.0
 
@@ -46,9 +46,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as state:
         # Nodes get few variables; the mark tells whoever runs us which processes are ours.
         environment = {"PILOTLIGHT_NODE_ENVIRONMENT": MARK} if MARK in os.environ else {}
-        command = [*_PILOTLIGHT, "serve", "--port", str(options.port), "--state-dir", state, *more]
+        command = [*PILOTLIGHT, "serve", "--port", str(options.port), "--state-dir", state, *more]
         with run_process(command, environment) as process:
-            server = _ControlClient(options.port)
+            server = ControlClient(options.port)
             server.wait_until_ready(process.poll)
             server.deploy(options.model_dir, options.model)
             if options.node_core is not None:
@@ -58,8 +58,8 @@ def main() -> int:
             return process.wait()
 
 
-class _ControlClient:
-    """A client of the parts of the control API that are needed here."""
+class ControlClient:
+    """A client of the parts of the control API that benchmarks need."""
 
     def __init__(self, port: int) -> None:
         self._port = port

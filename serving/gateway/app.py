@@ -21,7 +21,6 @@ from autoscaler.pools import LineCallback, Node, NodeListener, NodePool, NodeSta
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
-from serving.child_environment import sanitize_environment
 from serving.config import ServeConfig
 from serving.errors import Internal, ServingError, Unavailable, find_shortage
 from serving.gateway.access.access_control import AccessControl, require_permission
@@ -188,7 +187,7 @@ class Gateway:
         )
         self._operation_runner = OperationRunner(self._catalog, self._deployer, self._supervisor, config)
         self._suggestions = SuggestionService(
-            SuggesterLauncher(self._pool, sanitize_environment(environment)).connect, self._supervisor
+            SuggesterLauncher(self._pool, self._deployer.select_framework_pilot("")).connect, self._supervisor
         )
         director = TuningDirector(self._catalog, self._suggestions.suggest_points)
         self._jobs = JobQueue(

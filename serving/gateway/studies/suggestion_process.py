@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,7 @@ import msgspec
 
 from autoscaler.child_launcher import RunningChild, module_command, run_child
 from autoscaler.node_process import LaunchSpec
-from autoscaler.pools import NodePool
-from serving.gateway.control.pilot_specs import framework_pilot_spec
+from autoscaler.pools import NodePool, PilotSpec
 from serving.scratch_folders import scratch_folder
 from tuning.messages import SuggesterOrder, TuningAnswer
 
@@ -71,10 +70,10 @@ class SuggesterConnection:
 
 @dataclass(frozen=True, slots=True)
 class SuggesterLauncher:
-    """Starts processes, in forks of a pilot or cold; `environment` is that of child processes."""
+    """Starts processes, in forks of `pilot` or cold; their environment is the pilot's."""
 
     pool: NodePool
-    environment: Mapping[str, str]
+    pilot: PilotSpec
     start_seconds: float = 60.0
 
     @contextlib.asynccontextmanager
@@ -91,18 +90,17 @@ class SuggesterLauncher:
 
     @contextlib.asynccontextmanager
     async def _run_process(self, address: Path) -> AsyncGenerator[RunningChild]:
-        pilot = framework_pilot_spec("", "", self.environment)
         order = SuggesterOrder(str(address))
-        launch = LaunchSpec(_ENTRY, msgspec.to_builtins(order), pilot.environment)
+        launch = LaunchSpec(_ENTRY, msgspec.to_builtins(order), self.pilot.environment)
         async with contextlib.AsyncExitStack() as running:
             child = await running.enter_async_context(
-                self.pool.run_forked(pilot, launch, output=_STDERR, grace_seconds=_GRACE_SECONDS)
+                self.pool.run_forked(self.pilot, launch, output=_STDERR, grace_seconds=_GRACE_SECONDS)
             )
             if child is None:
                 child = await running.enter_async_context(
                     run_child(
                         module_command("tuning"),
-                        environment=self.environment,
+                        environment=self.pilot.environment,
                         stdin=msgspec.json.encode(order),
                         grace_seconds=_GRACE_SECONDS,
                     )

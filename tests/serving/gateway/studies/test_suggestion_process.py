@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from serving.child_environment import sanitize_environment
+from serving.gateway.control.pilot_specs import framework_pilot_spec
 from serving.gateway.studies.suggestion_process import SuggesterLauncher, SuggesterLost
 from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.catalog.study_world import StudyWorld
@@ -29,7 +30,9 @@ def run(main: Callable[[SuggesterLauncher], Awaitable[None]]) -> None:
     async def bounded() -> None:
         pool = FakePool(lambda _: None)  # it cannot fork
         async with asyncio.timeout(HANG_SECONDS):
-            await main(SuggesterLauncher(pool, sanitize_environment(os.environ)))
+            await main(
+                SuggesterLauncher(pool, framework_pilot_spec("", "", sanitize_environment(os.environ)))
+            )
 
     asyncio.run(bounded())
 

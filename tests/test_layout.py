@@ -195,7 +195,6 @@ ROOMS: dict[str, set[str]] = {
     "serving/gateway/studies": {
         "autoscaler",
         "serving/gateway/catalog",
-        "serving/gateway/control",
         "serving/gateway/shared",
         "serving/gateway/state",
         "tuning",

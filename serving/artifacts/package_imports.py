@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.frameworks import Framework, load_frameworks
 
 # What stands in a line before the name of a package that it imports.
@@ -33,14 +34,14 @@ def find_imported_framework(target: Path) -> Framework | None:
     return _find_needed((file.name, file.read_bytes()) for file in files)
 
 
-def find_framework_of_archives(archives: Iterable[Path]) -> Framework | None:
+def find_required_framework(uris: Iterable[str]) -> Framework | None:
     """The first framework with a pilot for users' code that wheels or source archives import or require.
 
-    None for archives that cannot be read.
+    None for archives of another machine, and for those that cannot be read.
     """
-    for archive in archives:
+    for bucket, path in map(parse_storage_uri, uris):
         try:
-            if framework := _find_needed(_read_archive(archive)):
+            if not bucket and (framework := _find_needed(_read_archive(Path(path)))):
                 return framework
         except (OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError):
             continue

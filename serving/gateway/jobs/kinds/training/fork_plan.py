@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
-from serving.artifacts.package_imports import find_framework_of_archives
-from serving.artifacts.storage.file_system import parse_storage_uri
+from serving.artifacts.package_imports import find_required_framework
 from serving.gateway.jobs.job_kind import ForkPlan
 from training.messages import TrainingRequest
 
@@ -30,13 +28,7 @@ def plan_fork(
     """
     if request.interpreter or request.engine is not None:
         return None
-    framework = find_framework_of_archives(_list_local_archives(request))
+    framework = find_required_framework(request.packages)
     pilot = select_pilot("" if framework is None else framework.name)
     arguments = {"request": msgspec.to_builtins(request)}
     return ForkPlan(pilot, LaunchSpec(_ENTRY, arguments, environment, watches_lifeline=True))
-
-
-def _list_local_archives(request: TrainingRequest) -> Iterator[Path]:
-    for bucket, path in map(parse_storage_uri, request.packages):
-        if not bucket:
-            yield Path(path)

@@ -85,10 +85,10 @@ def _read_numbers(folder: Path, task: str) -> Iterator[int]:
 # As many processes as there are cores compute without a pause.
 COMPUTING = """
     import os
+    print("computing", flush=True)
     for _ in range(len(os.sched_getaffinity(0)) - 1):
         if os.fork() == 0:
             break
-    print("computing", flush=True)
     while True:
         sum(range(100_000))
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, optimize
@@ -27,6 +27,10 @@ class Hyperparameters:
     lengths: Array
     signal: float
     noise: float
+
+    def limit_lengths(self) -> Hyperparameters:
+        """As if what seems not to matter may matter elsewhere: no length is greater than the median."""
+        return replace(self, lengths=np.minimum(self.lengths, np.median(self.lengths)))
 
 
 def fit_hyperparameters(features: Array, values: Array, groups: Sequence[int]) -> Hyperparameters:

@@ -46,22 +46,22 @@ class History:
                 trial.parameters for trial in ordered if not trial.objectives and not trial.infeasible
             ),
             infeasible=encoding.encode(trial.parameters for trial in ordered if trial.infeasible),
-            taken=frozenset(map(make_row_key, rows)),
+            taken=frozenset(make_row_keys(rows)),
         )
 
     def has(self, row: Array) -> bool:
-        return make_row_key(row) in self.taken
+        return not self.taken.isdisjoint(make_row_keys(row[None]))
 
     def filter_new(self, rows: Array) -> Array:
-        return rows[[not self.has(row) for row in rows]]
+        return rows[[key not in self.taken for key in make_row_keys(rows)]]
 
     def add_pending(self, point: Point) -> History:
         row = self.encoding.encode([point])
         return replace(
-            self, pending=np.concatenate([self.pending, row]), taken=self.taken | {make_row_key(row[0])}
+            self, pending=np.concatenate([self.pending, row]), taken=self.taken.union(make_row_keys(row))
         )
 
 
-def make_row_key(row: Array) -> bytes:
-    """Equal for rows that differ by rounding alone."""
-    return (np.round(row, 10) + 0.0).tobytes()
+def make_row_keys(rows: Array) -> list[bytes]:
+    """A key for each row, equal for those that differ by rounding alone."""
+    return [row.tobytes() for row in np.round(rows, 10) + 0.0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuning.algorithms import bayesian_search, random_search
+from tuning.algorithms import random_search
 from tuning.algorithms.history import History
 from tuning.algorithms.objectives import compute_scores
+from tuning.algorithms.search_model import build_model, fit_to_trials
 from tuning.messages import ImportanceAnswer, ImportanceRequest
 
 _SAMPLES = 512
@@ -25,8 +26,9 @@ def measure_importance(request: ImportanceRequest) -> ImportanceAnswer:
     if len(history.completed) < len(history.encoding.columns) + 2:
         return ImportanceAnswer({})
     random = np.random.default_rng(random_search.make_seed(study, 0))
-    scores = compute_scores(study.metrics[:1], history.objectives[:, :1], random, _CLIP)
-    model = bayesian_search.build_model(history, scores, random)
+    weights = np.eye(1, len(study.metrics))[0]
+    scores = compute_scores(study.metrics, history.objectives, weights, _CLIP)
+    model = build_model(history, scores, fit_to_trials(history, weights, _CLIP), random)
     rows = random_search.draw_rows(history.encoding, random_search.make_seed(study, 0), _SAMPLES)
     mean = model.process.predict_mean(model.features.compute(rows))
     effects: dict[str, float] = {}

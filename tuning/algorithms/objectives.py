@@ -15,20 +15,21 @@ DEFAULT_CLIP = 1.5
 _SUM_SHARE = 0.05
 
 
-def compute_scores(
-    metrics: Sequence[Metric], objectives: Array, random: np.random.Generator, clip: float = DEFAULT_CLIP
-) -> Array:
-    """One score per trial, of mean 0 and variance 1. `objectives` has the shape (trials, metrics).
+def draw_weights(metrics: Sequence[Metric], random: np.random.Generator) -> Array:
+    """Weights of the metrics by chance, so that over many suggestions all of the Pareto front is searched."""
+    return random.dirichlet(np.ones(len(metrics)))
 
-    Several metrics are weighted by chance, so that over many suggestions all of the Pareto front is searched.
-    """
+
+def compute_scores(
+    metrics: Sequence[Metric], objectives: Array, weights: Array, clip: float = DEFAULT_CLIP
+) -> Array:
+    """One score per trial, of mean 0 and variance 1. `objectives` has the shape (trials, metrics)."""
     signs = np.array([1.0 if metric.goal is Goal.MAXIMIZE else -1.0 for metric in metrics])
     scores = np.column_stack(
         [standardize(clip_bad_values(column, clip)) for column in (objectives * signs).T]
     )
     if len(metrics) == 1:
         return np.asarray(scores[:, 0])
-    weights = random.dirichlet(np.ones(len(metrics)))
     below_best = (scores - scores.max(axis=0)) * weights
     return standardize(below_best.min(axis=1) + _SUM_SHARE * below_best.sum(axis=1))
 

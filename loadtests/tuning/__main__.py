@@ -14,8 +14,8 @@ the file already are not repeated.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
-import os
 import subprocess
 import sys
 import time
@@ -29,6 +29,7 @@ from loadtests.tuning import report
 from loadtests.tuning.functions import FUNCTIONS
 from loadtests.tuning.own_searchers import OWN_SEARCHERS, measure_latency
 from loadtests.tuning.searches import SearchOrder, SearchResult, run_search
+from loadtests.tuning.targets import check_targets
 
 FOLDER = Path("build/tuning")
 OPTUNA = "optuna"
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str]) -> None:
         for result in itertools.chain(_run_own(orders, end), _run_optuna(orders, end)):
             file.write(msgspec.json.encode(result) + b"\n")
             file.flush()
-    print(report.format_tables(report.read_results(options.results)))
+    results = report.read_results(options.results)
+    print(report.format_tables(results))
+    with contextlib.suppress(KeyError):  # of a part of the searches there are no targets
+        print("", *(target.format() for target in check_targets(results)), sep="\n")
 
 
 def _read_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -116,6 +120,4 @@ def _find_optuna() -> str:
 
 
 if __name__ == "__main__":
-    # Matrices are small, and searches run side by side.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     main(sys.argv[1:])

@@ -17,8 +17,6 @@ _SPREAD_CANDIDATES, _LOCAL_CANDIDATES, _CENTERS = 1024, 500, 5
 # A finite space with at most so many points is looked at whole.
 _MOST_LISTED = 2000
 _POLISHED = 3
-# Every so many trials one doubts that parameters which seem not to matter do not.
-_DOUBT_EVERY = 3
 
 
 def propose_point(history: History, number: int) -> dict[str, Value]:
@@ -29,10 +27,7 @@ def propose_point(history: History, number: int) -> dict[str, Value]:
     metrics = history.study.metrics
     weights = draw_weights(metrics, random)
     scores = compute_scores(metrics, history.objectives, weights)
-    parameters = fit_to_trials(history, weights)
-    if number % _DOUBT_EVERY == 0:
-        parameters = parameters.limit_lengths()
-    model = build_model(history, scores, parameters, random)
+    model = build_model(history, scores, fit_to_trials(history, weights), random)
     candidates = history.filter_new(_list_candidates(history, scores, random))
     if not len(candidates):
         return random_search.propose_point(history, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg, optimize
@@ -12,8 +12,9 @@ from tuning.algorithms.encoding import Array
 
 _SQRT5 = np.sqrt(5.0)
 # Lognormal priors of length scales, signal and noise: median, and spread of the logarithm. Features lie
-# between 0 and 1, values have a variance of 1.
-_LENGTH_MEDIAN, _LENGTH_SPREAD = 0.5, 1.0
+# between 0 and 1, values have a variance of 1. Lengths are held close to each other: what does not matter
+# around the first good trials may matter elsewhere.
+_LENGTH_MEDIAN, _LENGTH_SPREAD = 0.2, 0.3
 _SIGNAL_MEDIAN, _SIGNAL_SPREAD = 1.0, 1.0
 _NOISE_MEDIAN, _NOISE_SPREAD = 1e-4, 3.0
 _LENGTH_RANGE, _SIGNAL_RANGE, _NOISE_RANGE = (1e-2, 1e2), (1e-2, 1e2), (1e-7, 1.0)
@@ -27,10 +28,6 @@ class Hyperparameters:
     lengths: Array
     signal: float
     noise: float
-
-    def limit_lengths(self) -> Hyperparameters:
-        """As if what seems not to matter may matter elsewhere: no length is greater than the median."""
-        return replace(self, lengths=np.minimum(self.lengths, np.median(self.lengths)))
 
 
 def fit_hyperparameters(features: Array, values: Array, groups: Sequence[int]) -> Hyperparameters:

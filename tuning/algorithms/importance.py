@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from tuning.algorithms import random_search
@@ -11,8 +13,8 @@ from tuning.algorithms.search_model import build_model, fit_to_trials
 from tuning.messages import ImportanceAnswer, ImportanceRequest
 
 _SAMPLES = 512
-# How much worse than most is told from each other, too: late trials are close to the best.
-_CLIP = 10.0
+# Bad values count, too: late trials are all close to the best.
+_CLIP = math.inf
 
 
 def measure_importance(request: ImportanceRequest) -> ImportanceAnswer:

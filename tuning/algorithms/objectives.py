@@ -36,11 +36,10 @@ def compute_scores(
 
 def clip_bad_values(scores: Array, most: float = DEFAULT_CLIP) -> Array:
     """Cut off the worst ones: how bad they are must not decide what the good ones look like."""
-    middle = float(np.median(scores))
-    floor = middle - most * (float(scores.max()) - middle)
-    if floor == middle:  # half of all or more are equal and best
+    middle, best = float(np.median(scores)), float(scores.max())
+    if middle == best:  # half of all or more
         return scores
-    return np.maximum(scores, floor)
+    return np.maximum(scores, middle - most * (best - middle))
 
 
 def standardize(scores: Array) -> Array:

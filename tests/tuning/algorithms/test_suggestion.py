@@ -104,9 +104,9 @@ def test_random_points_are_spread_evenly() -> None:
 def test_points_asked_for_together_are_apart() -> None:
     """Those that are not measured yet count as what is expected of them."""
     study = make_study(X, Y)
-    trials = tuple(run_study(study, 12, measure_bowl))
+    trials = tuple(run_study(study, 6, measure_bowl))
 
-    points = suggest_points(SuggestionRequest(study, trials, 4, 13)).points
+    points = suggest_points(SuggestionRequest(study, trials, 4, 7)).points
 
     distances = [
         math.dist((float(one["x"]), float(one["y"])), (float(other["x"]), float(other["y"])))

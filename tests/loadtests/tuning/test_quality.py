@@ -1,0 +1,39 @@
+"""How good suggestions are. The long form is the measurement of docs/tuning.md, with Optuna beside."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from loadtests.tuning.__main__ import main
+from loadtests.tuning.own_searchers import OWN_SEARCHERS
+from loadtests.tuning.report import read_results
+from loadtests.tuning.searches import SearchOrder, run_search
+from loadtests.tuning.targets import check_targets
+
+
+def find_median(searcher: str, function: str, trials: int, parallel: int = 1) -> float:
+    """The regret after so many trials, of three seeds."""
+    orders = [SearchOrder(searcher, function, parallel, seed, trials) for seed in range(3)]
+    return statistics.median(run_search(one, OWN_SEARCHERS[searcher]).regrets[-1] for one in orders)
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_the_minimum_of_two_numbers_is_found(parallel: int) -> None:
+    assert find_median("pilotlight", "branin", 45, parallel) < 0.02
+
+
+@pytest.mark.parametrize("function", ["log-scaled", "integer", "categorical", "conditional"])
+def test_suggestions_are_better_than_chance(function: str) -> None:
+    assert find_median("pilotlight", function, 40) < find_median("random", function, 40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3 * 3600)
+def test_suggestions_reach_their_targets(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    main(["--results", str(results)])
+
+    assert [one.format() for one in check_targets(read_results(results)) if not one.reached] == []

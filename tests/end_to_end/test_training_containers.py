@@ -157,3 +157,21 @@ def test_containers_of_a_server_that_is_killed(engine: Engine, tmp_path: Path) -
         steps = [text for text in texts(list_log(server, "killed_server")) if text.startswith("step")]
         assert steps == ["step 1", "step 2", "step 3"]
         assert server.call("GET", f"{PARENT}/jobs/killed_server").json["state"] == "SUCCEEDED"
+
+
+def test_a_server_that_is_started_without_an_engine(engine: Engine, tmp_path: Path) -> None:
+    """The job fails, and says what is missing."""
+    out, state = tmp_path / "out", tmp_path / "state"
+    out.mkdir()
+    (out / "wait").touch()
+    with running_server(state, "--container-engine", engine.command) as server:
+        name = submit(server, container_job("no_engine", out))
+        until((out / "step").exists, "it is at work")
+        assert server.stop() == 0
+    assert engine.containers == []
+    with running_server(state) as server:
+        ended = finished(server, name)
+
+        assert ended["state"] == "FAILED"
+        assert "This server runs no containers" in ended["errorMessage"]
+        assert server.stop() == 0

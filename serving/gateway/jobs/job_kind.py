@@ -131,7 +131,10 @@ class JobKind(NewJobRules, Protocol):
         """What the sender of a job of a project needs besides: permissions, each with a resource."""
 
     def check_settings(self, job: Job) -> None:
-        """Raises InvalidArgument or FailedPrecondition for what the settings do not allow. Blocks."""
+        """Check what the settings allow. Blocks.
+
+        Raises InvalidArgument, FailedPrecondition or Unimplemented.
+        """
 
     async def try_output(self, job: Job) -> None:
         """Try whether a new job can write where it is to write. Raises a ServingError naming the field."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from autoscaler.pools import NodePool
 from autoscaler.supervision import Supervisor
-from serving.errors import FailedPrecondition, InvalidArgument, ServingError
+from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unimplemented
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_kind import (
@@ -161,7 +161,7 @@ class JobQueue:
         await kind.try_output(job)
 
     async def check_settings(self, kind: JobKind, job: Job) -> None:
-        """Raises InvalidArgument or FailedPrecondition for what the settings do not allow a job."""
+        """Raises what `JobKind.check_settings` raises."""
         await self._threads.run(kind.check_settings, job)
 
     async def cancel(self, name: str) -> JobRecord:
@@ -357,7 +357,7 @@ class JobQueue:
         kind = self.kinds[record.kind]
         try:
             await self.check_settings(kind, record.job)
-        except (FailedPrecondition, InvalidArgument) as error:  # a setting has changed
+        except (FailedPrecondition, InvalidArgument, Unimplemented) as error:  # a setting has changed
             return FailedAttempt(error.message, kind.build_first_output(record.job))
         log = self.job_log(record)
         if record.attempt > 1:

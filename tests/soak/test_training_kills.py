@@ -154,7 +154,7 @@ def test_a_server_that_is_killed_at_random(tmp_path: Path, report: Report, kills
         states = [finished(server, name)["state"] for name in names]
         attempts = [_check_starts(tmp_path / name.rpartition("/")[2]) for name in names]
         assert states == ["SUCCEEDED"] * kills
-        until(lambda: len(server.processes()) <= _count_of_idle_server(server), "no process of a job is left")
+        until(lambda: not _list_job_processes(server), "no process of a job is left")
         assert server.stop() == 0
     left = [str(path) for folder in (state / "jobs").iterdir() for path in folder.iterdir()]
     report(
@@ -188,6 +188,10 @@ def _check_starts(folder: Path) -> int:
     return len(starts)
 
 
-def _count_of_idle_server(server: Server) -> int:
-    """Its own process, and its pilots."""
-    return 1 + len(server.get_status()["pilots"])
+def _list_job_processes(server: Server) -> list[str]:
+    """The names of all processes but the server's own and its pilots."""
+    names = []
+    for pid in server.processes().keys() - {server.process.pid}:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return [name for name in names if name != "pilot"]

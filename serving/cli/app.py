@@ -33,6 +33,7 @@ from serving.cli.health import doctor
 from serving.cli.local import local_batch, local_predict, local_train, prepare_model
 from serving.cli.parity import parity
 from serving.cli.simulation import simulate
+from serving.cli.studies import studies, trials
 from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
@@ -91,6 +92,22 @@ _GROUPS: Mapping[str, _CommandGroup] = {
             "stream-logs": jobs.stream_logs,
             "deploy": training.deploy_job,
             **iam.build_policy_commands("jobs", "job", "monday"),
+        },
+    ),
+    "studies": _CommandGroup(
+        "Search for the best parameters of anything: the server suggests trials, you run them.",
+        {
+            "create": studies.create_study,
+            "describe": studies.describe_study,
+            "list": studies.list_studies,
+            "delete": studies.delete_study,
+            "suggest": trials.suggest_trials,
+            "add-measurement": trials.add_measurement,
+            "check-early-stopping": trials.check_early_stopping,
+            "complete": trials.complete_trial,
+            "stop": trials.stop_trial,
+            "trials": trials.list_trials,
+            "optimal": trials.list_optimal_trials,
         },
     ),
     "projects": _CommandGroup(

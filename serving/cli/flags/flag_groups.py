@@ -29,7 +29,11 @@ _REGION = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default="",
     annotation=Annotated[
-        str, typer.Option(help="Accepted as gcloud has it; one server is every region.", show_default=False)
+        str,
+        typer.Option(
+            help="Accepted as gcloud has it; one server is every region. Studies are kept by region.",
+            show_default=False,
+        ),
     ],
 )
 

@@ -62,6 +62,7 @@ from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
+from serving.gateway.observability.metric_definitions import SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.observers import PredictionObservers
 from serving.gateway.observability.prediction_stats import ModelStatistics, PredictionStats
@@ -234,6 +235,7 @@ class Gateway:
                 logs=self._request_log.get_counts,
                 errors=lambda: self._supervisor.errors,
                 refused=refused,
+                suggestions=self._get_suggestion_counts,
             ),
         )
         self._is_ready = False
@@ -492,6 +494,10 @@ class Gateway:
 
     def _get_span_counts(self) -> Mapping[str, int]:
         return {} if self._tracing is None else self._tracing.span_counts.get_final_counts()
+
+    def _get_suggestion_counts(self) -> SuggestionCounts:
+        answered, failed, seconds = self._suggestions.get_counts()
+        return SuggestionCounts({"answered": answered, "failed": failed}, seconds)
 
     def _report_start_failure(self, uid: str, reason: str) -> None:
         self._reconciler.report_failure(self._catalog, uid, reason)

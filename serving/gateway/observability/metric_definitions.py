@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,10 +11,21 @@ from serving.gateway.control.status import VersionCondition, VersionSnapshot
 from serving.gateway.observability.prediction_stats import StatsSnapshot
 from serving.gateway.observability.request_log import LogCounts
 from serving.gateway.state.record_indexes import JobIndex
-from serving.names import VersionName
+from serving.gateway.state.study_records import StudyBlock
+from serving.names import StudyName, VersionName
 from serving.resources import JobState
 
+_COMPLETED = "COMPLETED"
+
 Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionCounts:
+    """Requests to the processes that suggest trials, by result; `seconds` that the answered ones took."""
+
+    results: Mapping[str, int]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,8 @@ class MetricsSnapshot:
     memory: Mapping[str, MemoryUsage]
     pilot_memory: Mapping[str, MemoryUsage]
     jobs: JobIndex
+    studies: Mapping[StudyName, StudyBlock]
+    suggestions: SuggestionCounts
     counts: Mapping[str, StatsSnapshot]
     calls: Mapping[tuple[str, int], int]
     spans: Mapping[str, int]
@@ -230,6 +244,22 @@ def _jobs_by_state(snapshot: MetricsSnapshot) -> Samples:
 
 def _job_records(snapshot: MetricsSnapshot) -> Samples:
     return snapshot.jobs.records.items()
+
+
+def _trials_by_state(snapshot: MetricsSnapshot) -> Samples:
+    found: Counter[tuple[str, str]] = Counter()
+    for name, block in snapshot.studies.items():
+        found[name.project, _COMPLETED] += len(block.packed_trials)
+        found.update((name.project, str(trial.state)) for trial in block.open_trials.values())
+    return found.items()
+
+
+def _suggestions_by_result(snapshot: MetricsSnapshot) -> Samples:
+    return (((result,), count) for result, count in snapshot.suggestions.results.items())
+
+
+def _suggestion_seconds(snapshot: MetricsSnapshot) -> Samples:
+    return _unless_zero(snapshot.suggestions.seconds)
 
 
 def _memory_kinds(memory: MemoryUsage | None) -> Samples:
@@ -483,5 +513,27 @@ METRIC_DEFINITIONS = (
         "Records of batch predictions that have ended: predicted, or refused and named in the errors files. "
         "A restart of the server goes on from the jobs that are kept.",
         _job_records,
+    ),
+    MetricDefinition(
+        "pilotlight_trials",
+        "gauge",
+        ("project", "state"),
+        "Trials of studies by their state. Left out for projects that have no studies.",
+        _trials_by_state,
+    ),
+    MetricDefinition(
+        "pilotlight_suggestions_total",
+        "counter",
+        ("result",),
+        "Requests to the processes that suggest trials: answered, or failed, an error that clients saw.",
+        _suggestions_by_result,
+    ),
+    MetricDefinition(
+        "pilotlight_suggestion_seconds_total",
+        "counter",
+        (),
+        "Seconds that the answered ones took, waiting and the start of a process included. Divided by their "
+        "number it is the mean time of a suggestion.",
+        _suggestion_seconds,
     ),
 )

@@ -33,6 +33,7 @@ from serving.gateway.observability.metric_definitions import (
     PHASES,
     VERSION_LABELS,
     MetricsSnapshot,
+    SuggestionCounts,
     version_label_values,
 )
 from serving.gateway.observability.prediction_stats import PhaseHistograms, PredictionStats, StatsSnapshot
@@ -67,6 +68,7 @@ class MetricSources:
     logs: Callable[[], Coroutine[Any, Any, Sequence[LogCounts]]] = _no_log_counts
     errors: Callable[[], Mapping[str, int]] = dict
     refused: Callable[[], Mapping[str, int]] = dict
+    suggestions: Callable[[], SuggestionCounts] = lambda: SuggestionCounts({}, 0.0)
 
 
 class Metrics:
@@ -114,6 +116,8 @@ class Metrics:
             memory={},
             pilot_memory={},
             jobs=self._status.state.job_index,
+            studies=self._status.state.studies,
+            suggestions=self._sources.suggestions(),
             counts=dict(self._iter_stats(versions)),
             calls=dict(self._stats.api_calls),
             spans=self._sources.spans(),

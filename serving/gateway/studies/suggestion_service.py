@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from dataclasses import dataclass
 
 import msgspec
 
 from autoscaler.supervision import Supervisor
-from serving.errors import Internal, Unavailable
+from serving.errors import Internal, ServingError, Unavailable
 from serving.gateway.state.study_records import StudyBlock
 from serving.gateway.studies.suggestion_process import ConnectSuggester, Suggester, SuggesterLost
 from serving.gateway.thread_pool import ThreadPool
@@ -71,22 +72,34 @@ class SuggestionService:
         self._runners: set[asyncio.Task[None]] = set()
         self._idle = 0
         self._is_closed = False
+        self._answered = self._failed = 0
+        self._seconds = 0.0
 
     @property
     def process_count(self) -> int:
         return len(self._runners)
+
+    def get_counts(self) -> tuple[int, int, float]:
+        """How many requests were answered, how many failed, and the seconds that the former took."""
+        return self._answered, self._failed, self._seconds
 
     async def suggest_points(self, block: StudyBlock, count: int) -> SuggestionAnswer:
         """Points for the next `count` trials of a study, fewer where its space is used up.
 
         Raises Unavailable if too many requests wait, or no process can be started now.
         """
-        line = await self._threads.run(_encode_request, block, count)
-        answer = await self._ask(line)
-        if isinstance(answer, TuningFailure):
-            raise Internal(f"No trials can be suggested: {answer.message}")
-        if not isinstance(answer, SuggestionAnswer):
-            raise Internal("The process that suggests trials gave an answer of another kind.")
+        started_at = time.monotonic()
+        try:
+            answer = await self._ask(await self._threads.run(_encode_request, block, count))
+            if isinstance(answer, TuningFailure):
+                raise Internal(f"No trials can be suggested: {answer.message}")
+            if not isinstance(answer, SuggestionAnswer):
+                raise Internal("The process that suggests trials gave an answer of another kind.")
+        except ServingError:
+            self._failed += 1
+            raise
+        self._answered += 1
+        self._seconds += time.monotonic() - started_at
         return answer
 
     async def close(self) -> None:

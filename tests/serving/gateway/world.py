@@ -27,6 +27,7 @@ from autoscaler.pools import (
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.gateway.control.status import ClusterStatus
+from serving.gateway.observability.metric_definitions import SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import LogCounts
@@ -190,10 +191,18 @@ class World:
         self.spans: dict[str, int] = {}
         self.audit: dict[str, int] = {}
         self.logs: list[LogCounts] = []
+        self.suggestions = SuggestionCounts({}, 0.0)
         self.disk = asyncio.Event()
         self.disk.set()
         self.metrics = Metrics(
-            self.status, self.stats, MetricSources(lambda: self.spans, lambda: self.audit, self._logged)
+            self.status,
+            self.stats,
+            MetricSources(
+                lambda: self.spans,
+                lambda: self.audit,
+                self._logged,
+                suggestions=lambda: self.suggestions,
+            ),
         )
         self.activator.connect_waker(RefusalCountingWaker(self.autoscaler, self.metrics))
         self._requests: list[asyncio.Task[None]] = []

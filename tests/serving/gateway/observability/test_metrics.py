@@ -13,12 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscaler.errors import NodeError, QueueFullError, TooLateError
 from autoscaler.pools import NodeState, PilotState
 from serving.gateway.observability import metrics
-from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS
+from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS, SuggestionCounts
 from serving.gateway.observability.request_log import LogCounts
 from serving.latency_histograms import NODE_PHASES, LatencyHistograms, as_cells
 from serving.logs.journal.file_format import LogKind
 from serving.logs.journal.position import JournalCounts
 from serving.resources import JobState
+from tests.serving.gateway.catalog.study_world import StudyWorld
 from tests.serving.gateway.world import World, run
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -111,6 +112,28 @@ def test_jobs_and_what_came_of_their_records() -> None:
             key(project="p", result="predicted"): 7,
             key(project="p", result="refused"): 8,
         }
+
+    run(main)
+
+
+def test_trials_and_suggestions() -> None:
+    """Trials by their state; suggestions by what came of them, and how long they took."""
+
+    async def main(world: World) -> None:
+        studies = StudyWorld()
+        studies.request()
+        studies.suggest("me", 3)
+        studies.complete(2, infeasible=True)
+        world.state = replace(world.state, studies=studies.state.studies)
+        world.suggestions = SuggestionCounts({"answered": 3, "failed": 1}, 0.5)
+        found = await scrape(world)
+
+        assert found["pilotlight_trials"] == {
+            key(project="p", state="ACTIVE"): 2,
+            key(project="p", state="COMPLETED"): 1,
+        }
+        assert found["pilotlight_suggestions_total"] == {key(result="answered"): 3, key(result="failed"): 1}
+        assert found["pilotlight_suggestion_seconds_total"] == {key(): 0.5}
 
     run(main)
 

@@ -13,7 +13,7 @@ import msgspec
 from serving.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, field_error
 from serving.gateway.catalog.checks import check_quota
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
-from serving.gateway.state.records import ChangeStamp
+from serving.gateway.state.records import ChangeStamp, JobRecord
 from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord, StudyRecord
 from serving.names import StudyName, check_location, check_project, check_study_id
 from serving.resources import format_timestamp
@@ -86,6 +86,14 @@ def delete_study(draft: StateDraft, stamp: ChangeStamp, name: StudyName) -> None
             f'The study "{name}" belongs to the job {record.job}, which has not ended. Cancel the job first.'
         )
     draft.delete(record)
+
+
+def delete_study_of_job(draft: StateDraft, job: JobRecord) -> None:
+    """Delete the study of a job that is to be forgotten, if it has one: it has the job's id."""
+    names = draft.study_order.list_children(job.project)
+    for name in [name for name in names if name.study == job.job.job_id]:
+        if draft.studies[name].record.job == job.name:
+            draft.delete(draft.studies[name].record)
 
 
 def get_study_operation(

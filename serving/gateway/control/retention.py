@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog
+from serving.gateway.catalog.studies import delete_study_of_job
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
-from serving.gateway.state.records import ChangeStamp
+from serving.gateway.state.records import ChangeStamp, JobRecord
 from serving.gateway.state.sorted_index import SortedSequence
 from serving.resources import format_timestamp
 
@@ -83,5 +84,7 @@ class RecordPruner:
 def _delete_due(draft: StateDraft, _: ChangeStamp, due: Sequence[tuple[str, str]]) -> None:
     for table, name in due:
         record = draft.jobs.get(name) if table == "jobs" else draft.operations.get(name)
+        if isinstance(record, JobRecord):
+            delete_study_of_job(draft, record)
         if record is not None:
             draft.delete(record)

@@ -79,3 +79,15 @@ def test_the_study_of_a_job_at_work_stays(state: JobState) -> None:
     world.do(studies.delete_study, NAME)
     with pytest.raises(NotFound):
         studies.get_study(world.state, NAME)
+
+
+def test_with_a_forgotten_job_goes_its_study() -> None:
+    """No other of its id."""
+    world = StudyWorld(job="projects/p/jobs/s")
+    other = replace(NAME, location="there")
+    world.do(studies.create_study, other, world.block.record.study, most=0)
+    job = JobRecord(name="projects/p/jobs/s", project="p", uid="1", number=1, job=Job(job_id="s"))
+
+    world.do(lambda draft, _: studies.delete_study_of_job(draft, job))
+
+    assert list(world.state.studies) == [other]

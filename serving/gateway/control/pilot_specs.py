@@ -26,6 +26,8 @@ _NODE = (
 _SPARE_WARMUP = "serving.node.warmup.spare_warmup"
 # What forks replicas of training jobs.
 _TRAINING = ("training.supervisor", "training.thread_pools")
+# What suggests trials of studies; the default pilot has its libraries anyway.
+_TUNING = ("tuning.suggester",)
 _ENVIRONMENT = {
     # for replicas of training jobs, see `training.cluster`; nodes have one thread
     "OMP_WAIT_POLICY": "passive",
@@ -71,7 +73,13 @@ def _build_pilot_spec(key: str, environment: Mapping[str, str]) -> PilotSpec:
     modules += [_SPARE_WARMUP] if any(framework.tiny_model for framework in frameworks) else []
     return PilotSpec(
         key,
-        (*_NODE, *find_user_code_framework().preload, *modules, *_TRAINING),
+        (
+            *_NODE,
+            *find_user_code_framework().preload,
+            *modules,
+            *_TRAINING,
+            *(_TUNING if key == DEFAULT_PILOT else ()),
+        ),
         {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT},
         f"{_SPARE_WARMUP}:warm_up_frameworks" if _SPARE_WARMUP in modules else "",
     )

@@ -6,10 +6,13 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from autoscaler.pools.local_pool import LocalPool
+from autoscaler.supervision import Supervisor
 from serving.child_environment import sanitize_environment
 from serving.gateway.control.pilot_specs import framework_pilot_spec
 from serving.gateway.studies.suggestion_process import SuggesterLauncher, SuggesterLost
@@ -24,6 +27,10 @@ WITHIN = HANG_SECONDS / 2
 def request(count: int) -> bytes:
     study = StudyWorld().block.record.study
     return msgspec.json.encode(SuggestionRequest(study, (), count, 1)) + b"\n"
+
+
+def read_command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def run(main: Callable[[SuggesterLauncher], Awaitable[None]]) -> None:
@@ -77,3 +84,23 @@ def test_a_process_that_does_not_answer_is_lost() -> None:
                 await suggester.ask(request(1), 0.05)
 
     run(main)
+
+
+def test_it_is_forked_from_a_pilot() -> None:
+    """Which has imported all it needs; what it answers is what one that started cold does."""
+
+    async def main() -> None:
+        pilot = framework_pilot_spec("", "", sanitize_environment(os.environ))
+        async with asyncio.timeout(HANG_SECONDS), Supervisor() as tasks:
+            pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
+            async with pool:
+                pool.start_pilots([pilot])
+                await pool.wait_for_pilots(HANG_SECONDS)
+                async with SuggesterLauncher(pool, pilot).connect() as suggester:
+                    command = read_command(suggester.child.process.pid)
+                    forked = await suggester.ask(request(3), WITHIN)
+        async with SuggesterLauncher(FakePool(lambda _: None), pilot).connect() as suggester:
+            assert await suggester.ask(request(3), WITHIN) == forked
+        assert b"autoscaler.pilot" in command
+
+    asyncio.run(main())

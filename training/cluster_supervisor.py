@@ -64,7 +64,7 @@ class ClusterSupervisor:
         self.loop = EventLoop()
         self.loop.add_signal_handler(signal.SIGTERM, self._cancel)
         self.loop.add_signal_handler(signal.SIGINT, self._cancel)
-        self.processes = JobProcesses(self.loop, self._log)
+        self.processes = JobProcesses(self.loop, self._log, runs_containers=request.engine is not None)
         watch_lifeline(lifeline, self.loop, self.processes)
         self._replicas = list_replicas(request.groups)
         self._launcher = ReplicaLauncher(request, self.processes, from_pilot=from_pilot)

@@ -67,13 +67,9 @@ class RunningProcess:
         self._started.close_lifeline()
         self._on_exit(exit_code)
 
-    @property
-    def is_container(self) -> bool:
-        return self._started.ends_itself
-
     def kill_group(self) -> None:
         """Returns at once. A container is removed by its own supervisor, which takes a moment."""
-        if self.is_container:
+        if self._started.ends_itself:
             self._started.close_lifeline()
         else:
             self._started.send_signal(signal.SIGKILL)
@@ -90,12 +86,17 @@ class RunningProcess:
 
 
 class JobProcesses:
-    """Children and other descendants; made in the main thread of a process without other children."""
+    """Children and other descendants; made in the main thread of a process without other children.
 
-    def __init__(self, loop: EventLoop, log: LineWriter) -> None:
+    `runs_containers`: some descendants belong to a container engine, or remove a container once its lifeline
+    is closed. They are left alone until they have had the time for that.
+    """
+
+    def __init__(self, loop: EventLoop, log: LineWriter, *, runs_containers: bool = False) -> None:
         linux.set_subreaper(True)
         self._loop = loop
         self._log = log
+        self._removal_seconds = REMOVAL_SECONDS if runs_containers else 0.0
         self._alive: dict[int, RunningProcess] = {}
         self._readable: dict[int, tuple[RunningProcess, LineReader]] = {}
         self._on_all_gone: Callable[[], None] | None = None
@@ -132,7 +133,7 @@ class JobProcesses:
         self._on_all_gone = on_all_gone
         for process in self._alive.values():
             process.terminate_group()
-        if not self._has_containers:
+        if not self._removal_seconds:
             for pid in set(linux.list_descendants()) - self._alive.keys():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -153,29 +154,19 @@ class JobProcesses:
         """Kill all at once, without looking at how they end."""
         for process in self._alive.values():
             process.kill_group()
-        deadline = time.monotonic() + REMOVAL_SECONDS
-        while self._has_containers and time.monotonic() < deadline:
-            self._forget_ended()
+        deadline = time.monotonic() + self._removal_seconds
+        while linux.list_descendants() and time.monotonic() < deadline:
+            _reap_children()
             time.sleep(_POLL_SECONDS)
         linux.kill_descendants()
-
-    @property
-    def _has_containers(self) -> bool:
-        """While there are, nobody else's processes are ended: engines have some of their own."""
-        return any(process.is_container for process in self._alive.values())
-
-    def _forget_ended(self) -> None:
-        for pid in list(self._alive):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                del self._alive[pid]
 
     def _check_all_gone(self, deadline: float) -> None:
         left = linux.list_descendants()
         now = time.monotonic()
-        if self._has_containers and deadline <= now < deadline + REMOVAL_SECONDS:
+        if left and now >= deadline:
             for process in self._alive.values():
                 process.kill_group()
-        elif left and now >= deadline:
+        if left and now >= deadline + self._removal_seconds:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -226,3 +217,9 @@ class JobProcesses:
         if process is not None:
             process.drain()
             process.finish(exit_code)
+
+
+def _reap_children() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

@@ -159,6 +159,49 @@ def test_containers_of_a_server_that_is_killed(engine: Engine, tmp_path: Path) -
         assert server.call("GET", f"{PARENT}/jobs/killed_server").json["state"] == "SUCCEEDED"
 
 
+# A trial: it reports as the package cloudml-hypertune does, and waits as long as it is told.
+TRIAL = """
+    import json, os, pathlib, sys, time
+    folder = pathlib.Path(sys.argv[-1])
+    print("trial", os.environ["CLOUD_ML_TRIAL_ID"], flush=True)
+    (folder / "begun").touch()
+    while (folder.parent / "wait").exists():
+        time.sleep(0.01)
+    trial, now = os.environ["CLOUD_ML_TRIAL_ID"], time.time()
+    report = dict(accuracy="0.5", global_step="1", timestamp=now, trial=trial, checkpoint_path="")
+    with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+        file.write(json.dumps(report) + "\\n")
+"""
+
+
+def test_trials_in_containers_of_a_server_that_is_killed(engine: Engine, tmp_path: Path) -> None:
+    """All containers are removed, and the trials are run again."""
+    program = tmp_path / "trial.py"
+    program.write_text(dedent(TRIAL))
+    engine.add("images/trial.json", "trial:1", [sys.executable, str(program)], [])
+    out, state = tmp_path / "out", tmp_path / "state"
+    out.mkdir()
+    (out / "wait").touch()
+    rate = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
+    spec = {
+        "hyperparameterMetricTag": "accuracy", "params": [rate], "maxTrials": 2, "maxParallelTrials": 2,
+    }  # fmt: skip
+    job = container_job("trials", out, masterConfig={"imageUri": "trial:1"}, hyperparameters=spec)
+    with running_server(state, "--container-engine", engine.command) as server:
+        name = submit(server, job)
+        until(lambda: len(list(out.glob("*/begun"))) == 2, "both trials are at work")
+        server.kill()
+        until(lambda: not engine.containers, "the containers are removed")
+        server.wait_for_end()
+    (out / "wait").unlink()
+    with running_server(state, "--container-engine", engine.command) as server:
+        ended = finished(server, name)
+
+        assert ended["state"] == "SUCCEEDED", (ended, texts(list_log(server, "trials")))
+        assert ended["trainingOutput"]["completedTrialCount"] == "2"
+        assert engine.containers == []
+
+
 def test_a_server_that_is_started_without_an_engine(engine: Engine, tmp_path: Path) -> None:
     """The job fails, and says what is missing."""
     out, state = tmp_path / "out", tmp_path / "state"

@@ -88,7 +88,7 @@ class TuningSupervisor:
         self._loop = EventLoop()
         self._loop.add_signal_handler(signal.SIGTERM, self._cancel)
         self._loop.add_signal_handler(signal.SIGINT, self._cancel)
-        self._processes = JobProcesses(self._loop, self._log)
+        self._processes = JobProcesses(self._loop, self._log, runs_containers=request.engine is not None)
         watch_lifeline(lifeline, self._loop, self._processes)
         self._preparation = Preparation(
             request,

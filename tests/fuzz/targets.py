@@ -29,8 +29,10 @@ from xgboost import XGBClassifier
 from serving.gateway.api.jobs import extract_sent_fields
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import read_json, read_resource, read_update_mask
-from serving.gateway.catalog import jobs, lookup, models, versions
+from serving.gateway.api.studies.rendering import TrialRenderer, render_study
+from serving.gateway.catalog import jobs, lookup, models, studies, trials, versions
 from serving.gateway.catalog.prediction_checks import PredictionRules
+from serving.gateway.catalog.study_checks import read_study
 from serving.gateway.catalog.training_checks import TrainingRules
 from serving.gateway.jobs.job_kind import TimeLimits, find_deadline
 from serving.gateway.jobs.kinds.training.admission import Room, measure_record
@@ -38,13 +40,14 @@ from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, DeploymentInfo, ModelRecord, VersionRecord
 from serving.names import (
     ModelName,
+    StudyName,
     VersionName,
     check_id,
     check_location,
     check_project,
     parse_model_or_version_name,
 )
-from serving.resources import Job, Model, Version, VersionState, operation_to_json
+from serving.resources import Job, Model, Version, VersionState, operation_to_json, resource_from_json
 from serving.resources import resource_to_json as resource_to_wire
 from serving.runtimes import (
     ArrayFormat,
@@ -58,6 +61,7 @@ from serving.runtimes import (
 )
 from serving.runtimes.input_conversion import convert_instances
 from serving.runtimes.json_codec import InstancesDecoder, encode_predictions
+from serving.study_resources import StudyBody, StudyConfig, TrialBody
 from tests.fuzz import making, protocols, tensorflow_serving
 from tests.fuzz.judging import refused, same
 
@@ -286,6 +290,31 @@ def _create_job(body: bytes) -> None:
     refused(does)
 
 
+def _create_study(body: bytes) -> None:
+    def does() -> None:
+        sent = _run(read_resource(_request(body), StudyBody))
+        draft = StateDraft(STATE)
+        study = read_study(sent.study_config)
+        block = studies.create_study(draft, _stamp(), _STUDY_NAME, study, most=9)
+        _kept(draft)
+        orjson.dumps(render_study(block.record))
+
+    refused(does)
+
+
+def _create_trial(body: bytes) -> None:
+    def does() -> None:
+        sent = _run(read_resource(_request(body), TrialBody))
+        draft = StateDraft(STATE)
+        study = studies.create_study(draft, _stamp(), _STUDY_NAME, _STUDY, most=9).record
+        trial = trials.create_trial(draft, _stamp(), _STUDY_NAME, sent)
+        _kept(draft)
+        assert draft.studies[_STUDY_NAME].find_trial(1) == trial
+        orjson.dumps(TrialRenderer(study).render(trial))
+
+    refused(does)
+
+
 def _kept(draft: StateDraft) -> None:
     """What is written down is read back as it was."""
     for record in draft.changes.values():
@@ -392,6 +421,12 @@ _TRAINING_FIELDS = (
     "pythonModule", "region", "runtimeVersion", "scaleTier", "scheduling", "workerConfig", "workerCount",
     "workerType", "evaluatorCount", "parameter_server_count",
 )  # fmt: skip
+_STUDY_FIELDS = ("algorithm", "automatedStoppingConfig", "metrics", "parameters")
+_TRIAL_FIELDS = (
+    "clientId", "finalMeasurement", "infeasibleReason", "measurements", "parameters", "state",
+    "trialInfeasible",
+)  # fmt: skip
+_STUDY_NAME = StudyName("p", "here", "s")
 # What makes a document likely to be taken; the rest of it may still be anything.
 _GOOD = {
     "name": ('"v2"',),
@@ -424,7 +459,31 @@ _GOOD = {
     "batchSize": ("64", '"64"', "1e2", '"' + "9" * 5000 + '"'),
     "maxWorkerCount": ("2", '"' + "9" * 5000 + '"'),
     "batchOptions": ('{"keys":["a"],"maxErrors":"10%"}', '{"maxErrors":"' + "9" * 5000 + '%"}'),
+    "metrics": ('[{"metric":"loss","goal":"MINIMIZE"}]', '[{"metric":"a"},{"metric":"b"}]', "[{}]"),
+    "parameters": (
+        '[{"parameter":"x","type":"DOUBLE","doubleValueSpec":{"minValue":-1e308,"maxValue":1e308}}]',
+        '[{"parameter":"n","type":"INTEGER","integerValueSpec":{"maxValue":"' + "9" * 5000 + '"}}]',
+        '[{"parameter":"d","type":"DISCRETE","discreteValueSpec":{"values":[1,2]},"childParameterSpecs":'
+        '[{"parameter":"c","type":"CATEGORICAL","categoricalValueSpec":{"values":["","a"]},'
+        '"parentDiscreteValues":{"values":[2]}}]}]',
+        '[{"parameter":"x","floatValue":0.5}]',
+        '[{"parameter":"x","intValue":"' + "9" * 5000 + '"}]',
+    ),
+    "algorithm": ('"GRID_SEARCH"', '"random_search"', "null"),
+    "automatedStoppingConfig": ('{"medianAutomatedStoppingConfig":{"useElapsedTime":true}}', "{}"),
+    "finalMeasurement": (
+        '{"stepCount":"7","elapsedTime":"1.5s","metrics":[{"metric":"loss","value":0}]}',
+        '{"elapsedTime":{"seconds":' + "9" * 5000 + '},"metrics":[{"metric":"loss","value":1e999}]}',
+    ),
+    "measurements": ('[{"metrics":[{"metric":"loss","value":"NaN"}]}]', "[]"),
+    "state": ('"COMPLETED"', '"REQUESTED"'),
 }
+_STUDY = read_study(
+    resource_from_json(
+        StudyConfig,
+        orjson.loads(f'{{"metrics":{_GOOD["metrics"][0]},"parameters":{_GOOD["parameters"][0]}}}'),
+    )
+)
 
 
 def _fields(random: Random, names: tuple[str, ...], wanted: tuple[str, ...]) -> str:
@@ -450,6 +509,11 @@ def _job(random: Random) -> bytes:
 def _training_job(random: Random) -> bytes:
     inner = _fields(random, _TRAINING_FIELDS, ("region", "packageUris", "pythonModule"))
     text = "{" + _fields(random, _JOB_FIELDS, ("jobId",)) + ',"trainingInput": {' + inner + "}}"
+    return making.mutated(random, text.encode("utf-8", "surrogatepass"))
+
+
+def _study(random: Random) -> bytes:
+    text = '{"studyConfig": {' + _fields(random, _STUDY_FIELDS, ("metrics", "parameters")) + "}}"
     return making.mutated(random, text.encode("utf-8", "surrogatepass"))
 
 
@@ -512,6 +576,8 @@ TARGETS = (
     ),
     Target("job", 5, _job, _create_job),
     Target("training job", 5, _training_job, _create_job),
+    Target("study", 5, _study, _create_study),
+    Target("trial", 5, lambda random: _document(random, _TRIAL_FIELDS, ("parameters",)), _create_trial),
     Target("page", 5, _query, _page),
     Target("names", 5, lambda random: making.text(random, _NAMED), _names),
 )

@@ -19,6 +19,7 @@ from tuning.messages import (
     SUGGESTER_READY,
     ImportanceAnswer,
     ImportanceRequest,
+    KnownTrial,
     SuggesterOrder,
     SuggestionAnswer,
     SuggestionRequest,
@@ -116,3 +117,13 @@ def test_points_are_suggested() -> None:
 
     assert isinstance(answer, SuggestionAnswer)
     assert [list(point) for point in answer.points] == [["x"], ["x"]]
+
+
+def test_nothing_is_learnt_from_trials_outside_the_space() -> None:
+    foreign = (
+        KnownTrial(1, {"y": 0.5}, (1.0,)),
+        KnownTrial(2, {"x": 7.0}, (1.0,)),
+        KnownTrial(3, {"x": "a"}),
+    )
+
+    assert answer_request(msgspec.structs.replace(REQUEST, trials=foreign)) == answer_request(REQUEST)

@@ -29,6 +29,7 @@ _STOPPING_RULES: Mapping[StoppingRule, str] = {
     StoppingRule.DECAY_CURVE: "decayCurveStoppingConfig",
     StoppingRule.MEDIAN: "medianAutomatedStoppingConfig",
 }
+_FLOAT_KINDS = (ParameterKind.DOUBLE, ParameterKind.DISCRETE)
 
 
 # ---- studies
@@ -83,7 +84,7 @@ def _render_spec(parameter: Parameter, parent: Parameter | None) -> dict[str, An
 
 
 class TrialRenderer:
-    """Renders the trials of one study."""
+    """Renders the trials of one study, also stored ones that do not fit its search space."""
 
     def __init__(self, record: StudyRecord) -> None:
         self._name = record.name
@@ -115,13 +116,11 @@ class TrialRenderer:
         return {"trials": rendered} if rendered else {}
 
     def _render_value(self, name: str, value: Value) -> dict[str, Any]:
-        match self._kinds[name]:
-            case ParameterKind.CATEGORICAL:
-                return {"parameter": name, "stringValue": value}
-            case ParameterKind.INTEGER:
-                return {"parameter": name, "intValue": str(value)}
-            case _:
-                return {"parameter": name, "floatValue": float(value)}
+        if isinstance(value, str):
+            return {"parameter": name, "stringValue": value}
+        if isinstance(value, int) and self._kinds.get(name) not in _FLOAT_KINDS:
+            return {"parameter": name, "intValue": str(value)}
+        return {"parameter": name, "floatValue": float(value)}
 
 
 def _render_measurement(measurement: Measurement) -> dict[str, Any]:

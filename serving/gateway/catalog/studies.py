@@ -51,16 +51,22 @@ def create_study(
     return draft.studies[name]
 
 
-def get_study(state: CatalogState | StateDraft, name: StudyName) -> StudyBlock:
-    """Raises NotFound."""
-    if name not in state.studies:
+def get_study(state: CatalogState | StateDraft, name: StudyName, *, uid: str = "") -> StudyBlock:
+    """Whoever has waited gives the `uid` of the study as it was before: another may have its name by then.
+
+    Raises NotFound.
+    """
+    block = state.studies.get(name)
+    if block is None or uid not in ("", block.record.study.uid):
         raise NotFound(f'Field: name Error: The study "{name}" was not found.', field="name")
-    return state.studies[name]
+    return block
 
 
-def get_own_study(state: CatalogState | StateDraft, name: StudyName, job: str) -> StudyBlock:
+def get_own_study(
+    state: CatalogState | StateDraft, name: StudyName, job: str, *, uid: str = ""
+) -> StudyBlock:
     """A study that may be changed for this job, "" for the API. Raises NotFound, FailedPrecondition."""
-    block = get_study(state, name)
+    block = get_study(state, name, uid=uid)
     if block.record.job != job:
         raise FailedPrecondition(
             f'The study "{name}" belongs to the job {block.record.job}, which alone adds and ends its trials.'

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.errors import (
     FailedPrecondition,
+    Internal,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
@@ -33,7 +34,7 @@ from serving.gateway.state.study_records import (
 from serving.names import StudyName
 from serving.study_resources import TrialBody
 from tuning import study as measurements
-from tuning.space import Value
+from tuning.space import SearchSpace, Value, check_point
 from tuning.study import Measurement, Trial, TrialState
 
 MAX_TRIALS = 1000
@@ -94,22 +95,23 @@ def suggest_trials(
     client_id: str,
     count: int,
     *,
+    uid: str,
     points: Sequence[Mapping[str, Value]],
     started_at: float,
     used_up: bool = False,
 ) -> StudyOperationRecord:
     """Hand trials out to a client: its own, those that clients have created, then new ones with these points.
 
-    `used_up`: there are no other points.
+    `uid` is that of the study for which the points were made. `used_up`: there are no other points.
     """
-    block = get_own_study(draft, name, "")
+    block = get_own_study(draft, name, "", uid=uid)
     now = stamp.now.timestamp()
     leased = list_leased_trials(block, client_id, count)
     handed_out = [_hand_out(trial, client_id, now) for trial in leased]
     _put_trials(draft, block.record, [one for one in handed_out if one != block.open_trials[one.number]])
     handed_out += add_trials(draft, stamp, name, points[: count - len(leased)], client_id=client_id)
     if used_up:
-        mark_used_up(draft, stamp, name)
+        mark_used_up(draft, stamp, name, uid=uid)
     operation = StudyOperationRecord(
         study=name,
         number=block.record.last_operation + 1,
@@ -131,10 +133,15 @@ def add_trials(
     client_id: str = "",
     job: str = "",
 ) -> list[Trial]:
-    """Add a trial that is ACTIVE for each of the points that were suggested."""
+    """Add a trial that is ACTIVE for each of the points that were suggested.
+
+    Raises Internal for points that are not in the study's space.
+    """
     block = get_own_study(draft, name, job)
     if points:
         _check_has_room(block, len(points))
+    for point in points:
+        _check_suggested(block.record.study.space, point)
     now = stamp.now.timestamp()
     trials = [
         Trial(number=number, parameters=dict(point), client_id=client_id, created_at=now, started_at=now)
@@ -154,9 +161,9 @@ def put_trials(
         draft.put(TrialRecord(name, _thin_completed(trial)))
 
 
-def mark_used_up(draft: StateDraft, stamp: ChangeStamp, name: StudyName) -> None:
+def mark_used_up(draft: StateDraft, stamp: ChangeStamp, name: StudyName, *, uid: str) -> None:
     """Nothing more can be suggested; deleting trials may change that."""
-    record = get_study(draft, name).record
+    record = get_study(draft, name, uid=uid).record
     if record.state is not StudyState.COMPLETED:
         draft.put(msgspec.structs.replace(record, state=StudyState.COMPLETED))
 
@@ -228,11 +235,15 @@ def record_stopping_check(
     name: StudyName,
     number: int,
     *,
+    uid: str,
     should_stop: bool,
     started_at: float,
 ) -> StudyOperationRecord:
-    """Record whether a trial should stop early; one that should is STOPPING from now on."""
-    block = get_own_study(draft, name, "")
+    """Record whether a trial should stop early; one that should is STOPPING from now on.
+
+    `uid` is that of the study with which the trial was compared.
+    """
+    block = get_own_study(draft, name, "", uid=uid)
     trial = get_trial(draft, name, number)
     is_stopping = trial.state is TrialState.STOPPING
     if should_stop and trial.state is TrialState.ACTIVE:
@@ -264,6 +275,13 @@ def _check_has_room(block: StudyBlock, count: int = 1) -> None:
             f"The study has {block.trial_count} trials; it can have {MAX_TRIALS}. Delete some, or create "
             "another study."
         )
+
+
+def _check_suggested(space: SearchSpace, point: Mapping[str, Value]) -> None:
+    try:
+        check_point(space, point)
+    except InvalidArgument as error:
+        raise Internal(f"A point was suggested that is not in the search space: {error.message}") from error
 
 
 def _put_trials(draft: StateDraft, record: StudyRecord, trials: Sequence[Trial]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from serving.errors import ResourceExhausted, Unavailable
 from serving.gateway.catalog import Catalog, studies, trials
-from serving.gateway.state.study_records import StudyOperationRecord
+from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord
 from serving.gateway.studies.suggestion_service import SuggestionService
 from serving.names import StudyName
 from tuning.messages import SuggestionAnswer
@@ -38,10 +38,13 @@ class TrialSuggester:
         """Raises ResourceExhausted where the space is used up, and what the rules and the service raise."""
         started_at = time.time()
         async with self._hold_study(name):
-            answer = await self._find_points(name, client_id, count)
-            has_any = trials.list_leased_trials(studies.get_study(self._catalog.state, name), client_id, 1)
+            before = studies.get_own_study(self._catalog.state, name, "")
+            uid = before.record.study.uid
+            answer = await self._find_points(before, client_id, count)
+            block = studies.get_study(self._catalog.state, name, uid=uid)
+            has_any = trials.list_leased_trials(block, client_id, 1)
             if answer.exhausted and not answer.points and not has_any:
-                await self._catalog.change(trials.mark_used_up, name)
+                await self._catalog.change(trials.mark_used_up, name, uid=uid)
                 raise ResourceExhausted(
                     f'Every point of the search space of "{name}" has been a trial: there is nothing new to '
                     "suggest."
@@ -51,14 +54,14 @@ class TrialSuggester:
                 name,
                 client_id,
                 count,
+                uid=uid,
                 points=answer.points,
                 started_at=started_at,
                 used_up=answer.exhausted,
             )
 
-    async def _find_points(self, name: StudyName, client_id: str, count: int) -> SuggestionAnswer:
+    async def _find_points(self, block: StudyBlock, client_id: str, count: int) -> SuggestionAnswer:
         """Points for the trials that have to be new; none if there are enough."""
-        block = studies.get_own_study(self._catalog.state, name, "")
         missing = trials.count_missing_trials(block, client_id, count)
         return await self._service.suggest_points(block, missing) if missing > 0 else SuggestionAnswer(())
 

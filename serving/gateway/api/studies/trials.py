@@ -112,6 +112,7 @@ class TrialsApi:
             trials.record_stopping_check,
             name,
             number,
+            uid=block.record.study.uid,
             should_stop=await self._threads.run(_should_stop, block, trial),
             started_at=started_at,
         )

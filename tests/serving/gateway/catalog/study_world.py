@@ -54,6 +54,7 @@ class StudyWorld(World):
             NAME,
             client,
             count,
+            uid=self.block.record.study.uid,
             points=[] if used_up else [point(number) for number in range(missing)],
             started_at=1.0,
             used_up=used_up,

@@ -213,7 +213,14 @@ def test_a_check_may_stop_a_trial() -> None:
     world.suggest("a", 2)
 
     def check(number: int, should_stop: bool) -> bool:
-        found = world.do(trials.record_stopping_check, NAME, number, should_stop=should_stop, started_at=1.0)
+        found = world.do(
+            trials.record_stopping_check,
+            NAME,
+            number,
+            uid=world.block.record.study.uid,
+            should_stop=should_stop,
+            started_at=1.0,
+        )
         assert world.block.operations[found.number] == found
         return bool(found.should_stop)
 
@@ -224,6 +231,14 @@ def test_a_check_may_stop_a_trial() -> None:
     assert (world.trial(2).state, world.trial(2).stopped_early) == (TrialState.STOPPING, True)
     world.complete(2, final=LOSS)
     assert not check(2, should_stop=True)
+
+
+def test_a_check_says_nothing_of_a_study_that_has_taken_the_name() -> None:
+    world = StudyWorld()
+    world.suggest("a")
+
+    with pytest.raises(NotFound):
+        world.do(trials.record_stopping_check, NAME, 1, uid="another", should_stop=True, started_at=1.0)
 
 
 def test_stopping_is_asked_for_once() -> None:

@@ -19,6 +19,8 @@ Point = Mapping[str, Value]
 MAX_DISCRETE_VALUES = 1000
 # Children of children, and so on.
 MAX_DEPTH = 10
+# Points are counted no further.
+MOST_COUNTED = 2**63
 
 
 class ParameterKind(StrEnum):
@@ -107,28 +109,27 @@ def check_space(space: SearchSpace) -> None:
 
 def _check_siblings(parameters: Sequence[Parameter], depth: int) -> set[str]:
     """Check parameters and all below them; their names."""
-    if depth > MAX_DEPTH:
+    if parameters and depth > MAX_DEPTH:
         raise InvalidArgument(f"Parameters are nested more than {MAX_DEPTH} deep.")
-    seen: list[tuple[Parameter, set[str]]] = []
+    # With which values of the parent a name is active; no values without a parent.
+    taken: dict[str, frozenset[Value]] = {}
     for parameter in parameters:
         _check_parameter(parameter)
         below = _check_siblings(parameter.children, depth + 1)
-        names = below | {parameter.name}
-        twice = {parameter.name} & below
-        for other, other_names in seen:
-            if not _exclude_each_other(parameter, other):
-                twice |= names & other_names
-        if twice:
-            raise InvalidArgument(
-                f'Two parameters have the name "{min(twice)}". Only children with other parent values may.'
-            )
-        seen.append((parameter, names))
-    return {name for _, names in seen for name in names}
+        if parameter.name in below:
+            raise _fail_twice(parameter.name)
+        values = frozenset(parameter.parent_values)
+        for name in sorted(below | {parameter.name}):
+            if name in taken and not (values and taken[name].isdisjoint(values)):
+                raise _fail_twice(name)
+            taken[name] = taken[name] | values if name in taken else values
+    return set(taken)
 
 
-def _exclude_each_other(one: Parameter, other: Parameter) -> bool:
-    """Whether two parameters of the same parent are never active together."""
-    return bool(one.parent_values) and not set(one.parent_values) & set(other.parent_values)
+def _fail_twice(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f'Two parameters have the name "{name}". Only children with other parent values may.'
+    )
 
 
 def _check_parameter(parameter: Parameter) -> None:
@@ -190,8 +191,9 @@ def _check_parent_values(parent: Parameter, child: Parameter) -> None:
         raise _fail(parent, "a parameter of kind DOUBLE has no children.")
     if not child.parent_values:
         raise _fail(child, f'values of its parent "{parent.name}" must be named.')
+    listed = frozenset(parent.values)
     for value in child.parent_values:
-        if not parent.contains(value):
+        if value not in listed and not (parent.kind is ParameterKind.INTEGER and parent.contains(value)):
             raise _fail(child, f'its parent "{parent.name}" has no value {value!r}.')
 
 
@@ -255,33 +257,31 @@ def _read_value(kind: ParameterKind, text: str) -> Value:
 
 
 def count_points(space: SearchSpace) -> int | None:
-    """How many points there are; None for infinitely many. A DOUBLE with minimum = maximum is one value."""
-    return _count_all(space.parameters)
+    """How many points there are, at most MOST_COUNTED; None for infinitely many.
 
-
-def _count_all(parameters: Sequence[Parameter]) -> int | None:
+    A DOUBLE with minimum = maximum is one value. Takes time in proportion to the size of the space's
+    description, however many points it has.
+    """
     product = 1
-    for parameter in parameters:
+    for parameter in space.parameters:
         count = _count_of(parameter)
         if count is None:
             return None
-        product *= count
+        product = min(product * count, MOST_COUNTED)
     return product
 
 
 def _count_of(parameter: Parameter) -> int | None:
     """The number of values of a parameter, each times the points of the children that it makes active."""
     size = _count_values(parameter)
-    if size is None or not parameter.children:
-        return size
-    with_children = {value for child in parameter.children for value in child.parent_values}
-    total = size - len(with_children)
-    for value in with_children:
-        below = _count_all(parameter.list_active_children(value))
-        if below is None:
+    below: dict[Value, int] = {}
+    for child in parameter.children:
+        count = _count_of(child)
+        if size is None or count is None:
             return None
-        total += below
-    return total
+        for value in frozenset(child.parent_values):
+            below[value] = min(below.get(value, 1) * count, MOST_COUNTED)
+    return size if size is None else min(size - len(below) + sum(below.values()), MOST_COUNTED)
 
 
 def _count_values(parameter: Parameter) -> int | None:

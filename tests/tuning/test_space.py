@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import functools
+import time
+
 import msgspec
 import pytest
 
 from serving.errors import InvalidArgument
 from tuning.space import (
+    MAX_DEPTH,
+    MOST_COUNTED,
     Parameter,
     ParameterKind,
     Scale,
@@ -31,6 +36,11 @@ KIND = Parameter(
     values=("linear", "forest", "boosted"),
     children=(TREES, DEPTH),
 )
+
+
+TEXTS = tuple(f"{number:03}" for number in range(1000))
+# What takes longer than this is no longer linear; it takes about a tenth.
+LINEAR_SECONDS = 1.0
 
 
 def change(parameter: Parameter, **changes: object) -> Parameter:
@@ -139,6 +149,46 @@ def test_values_read_back_from_their_text(parameter: Parameter, value: float | s
 def test_text_outside_the_parameter_is_refused(parameter: Parameter, text: str) -> None:
     with pytest.raises(InvalidArgument, match=f'"{parameter.name}": "{text}" is no'):
         parse_value(parameter, text)
+
+
+def nest(depth: int, values: tuple[str, ...]) -> Parameter:
+    """Parameters with these values, each active with all values of the one before."""
+    levels = [
+        Parameter(name=f"p{level}", kind=ParameterKind.CATEGORICAL, values=values, parent_values=values)
+        for level in range(1, depth)
+    ]
+    root = Parameter(name="p0", kind=ParameterKind.CATEGORICAL, values=values)
+    return functools.reduce(
+        lambda child, parent: change(parent, children=(child,)), reversed([root, *levels])
+    )
+
+
+def test_parameters_are_nested_up_to_the_limit() -> None:
+    check_space(SearchSpace((nest(MAX_DEPTH, ("a", "b")),)))
+
+    with pytest.raises(InvalidArgument, match=f"nested more than {MAX_DEPTH} deep"):
+        check_space(SearchSpace((nest(MAX_DEPTH + 1, ("a", "b")),)))
+
+
+def test_many_children_with_many_parent_values_are_checked_in_linear_time() -> None:
+    children = tuple(
+        Parameter(name=f"c{place}", kind=ParameterKind.DOUBLE, maximum=1, parent_values=TEXTS)
+        for place in range(199)
+    )
+    parent = Parameter(name="p", kind=ParameterKind.CATEGORICAL, values=TEXTS, children=children)
+    start = time.thread_time()
+
+    check_space(SearchSpace((parent,)))
+
+    assert time.thread_time() - start < LINEAR_SECONDS
+
+
+def test_deep_spaces_are_counted_in_linear_time() -> None:
+    start = time.thread_time()
+
+    assert count_points(SearchSpace((nest(4, TEXTS),))) == 1000**4
+    assert count_points(SearchSpace((nest(MAX_DEPTH, TEXTS),))) == MOST_COUNTED
+    assert time.thread_time() - start < LINEAR_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -35,17 +35,17 @@ class History:
         ordered = sorted(trials, key=lambda trial: trial.number)
         encoding = SpaceEncoding(study.space)
         completed = [trial for trial in ordered if trial.objectives]
-        rows = encoding.encode(trial.parameters for trial in ordered)
+        rows = encoding.encode([trial.parameters for trial in ordered])
+        measured = np.array([bool(trial.objectives) for trial in ordered], dtype=np.bool_)
+        infeasible = np.array([trial.infeasible for trial in ordered], dtype=np.bool_)
         objectives = np.array([trial.objectives for trial in completed], dtype=np.float64)
         return cls(
             study,
             encoding,
-            completed=encoding.encode(trial.parameters for trial in completed),
+            completed=rows[measured],
             objectives=objectives.reshape(-1, len(study.metrics)),
-            pending=encoding.encode(
-                trial.parameters for trial in ordered if not trial.objectives and not trial.infeasible
-            ),
-            infeasible=encoding.encode(trial.parameters for trial in ordered if trial.infeasible),
+            pending=rows[~measured & ~infeasible],
+            infeasible=rows[infeasible],
             taken=frozenset(make_row_keys(rows)),
         )
 

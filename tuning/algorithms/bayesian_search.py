@@ -8,7 +8,7 @@ from tuning.algorithms import random_search
 from tuning.algorithms.encoding import Array
 from tuning.algorithms.history import History
 from tuning.algorithms.objectives import compute_scores, draw_weights
-from tuning.algorithms.search_model import build_model, fit_to_trials
+from tuning.algorithms.search_model import SearchModel, build_model, fit_to_trials
 from tuning.space import Value, count_points, iterate_points
 
 # The first trials, as many as columns and one more, are random; of wide spaces not more than this.
@@ -16,7 +16,8 @@ _MOST_RANDOM = 12
 _SPREAD_CANDIDATES, _LOCAL_CANDIDATES, _CENTERS = 1024, 500, 5
 # A finite space with at most so many points is looked at whole.
 _MOST_LISTED = 2000
-_POLISHED = 3
+# Of each group of candidates.
+_POLISHED = 2
 
 
 def propose_point(history: History, number: int) -> dict[str, Value]:
@@ -28,22 +29,28 @@ def propose_point(history: History, number: int) -> dict[str, Value]:
     weights = draw_weights(metrics, random)
     scores = compute_scores(metrics, history.objectives, weights)
     model = build_model(history, scores, fit_to_trials(history, weights), random)
-    candidates = history.filter_new(_list_candidates(history, scores, random))
-    if not len(candidates):
+    candidates = [history.filter_new(rows) for rows in _list_candidates(history, scores, random)]
+    groups = [rows for rows in candidates if len(rows)]
+    if not groups:
         return random_search.propose_point(history, number)
-    gains = model.compute_gain(candidates)
-    order = np.argsort(-gains, kind="stable")[:_POLISHED]
-    polished = history.encoding.snap(np.array([model.polish(row) for row in candidates[order]]))
-    finalists = np.concatenate([candidates[order[:1]], history.filter_new(polished)])
+    finalists = np.concatenate([_find_finalists(history, model, rows) for rows in groups])
     return history.encoding.decode(finalists[int(model.compute_gain(finalists).argmax())])
 
 
-def _list_candidates(history: History, scores: Array, random: np.random.Generator) -> Array:
+def _find_finalists(history: History, model: SearchModel, rows: Array) -> Array:
+    """The best of some candidates, and what the best few become by polishing."""
+    order = np.argsort(-model.compute_gain(rows), kind="stable")[:_POLISHED]
+    polished = history.encoding.snap(np.array([model.polish(row) for row in rows[order]]))
+    return np.concatenate([rows[order[:1]], history.filter_new(polished)])
+
+
+def _list_candidates(history: History, scores: Array, random: np.random.Generator) -> list[Array]:
+    """In groups: around the best there are so many good ones that none from elsewhere would be polished."""
     count = count_points(history.study.space)
     if count is not None and count <= _MOST_LISTED:
-        return history.encoding.encode(iterate_points(history.study.space))
+        return [history.encoding.encode(iterate_points(history.study.space))]
     spread = random_search.draw_rows(history.encoding, int(random.integers(2**63)), _SPREAD_CANDIDATES)
-    return np.concatenate([spread, _draw_around_best(history, scores, random)])
+    return [spread, _draw_around_best(history, scores, random)]
 
 
 def _draw_around_best(history: History, scores: Array, random: np.random.Generator) -> Array:

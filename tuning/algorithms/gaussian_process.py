@@ -18,7 +18,7 @@ _LENGTH_MEDIAN, _LENGTH_SPREAD = 0.2, 0.3
 _SIGNAL_MEDIAN, _SIGNAL_SPREAD = 1.0, 1.0
 _NOISE_MEDIAN, _NOISE_SPREAD = 1e-4, 3.0
 _LENGTH_RANGE, _SIGNAL_RANGE, _NOISE_RANGE = (1e-2, 1e2), (1e-2, 1e2), (1e-7, 1.0)
-_MAX_STEPS = 60
+_MAX_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Hyperparameters:
 
 def fit_hyperparameters(features: Array, values: Array, groups: Sequence[int]) -> Hyperparameters:
     """The maximum a posteriori. Takes O(n³) time for n values."""
-    objective = _Posterior(features, values, groups)
-    best = min((objective.minimize(factor) for factor in (1.0, 0.3)), key=lambda found: found.fun)
-    return objective.read(best.x)
+    return _Posterior(features, values, groups).maximize()
 
 
 class _Posterior:
@@ -52,18 +50,13 @@ class _Posterior:
         self._spread = np.array([_LENGTH_SPREAD] * size + [_SIGNAL_SPREAD, _NOISE_SPREAD])
         self._bounds = np.log(np.array([_LENGTH_RANGE] * size + [_SIGNAL_RANGE, _NOISE_RANGE]))
 
-    def minimize(self, length_factor: float) -> optimize.OptimizeResult:
-        """Start from the center of the priors, with lengths times a factor."""
-        start = self._center.copy()
-        start[:-2] += np.log(length_factor)
-        return optimize.minimize(
-            self.compute,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=self._bounds,
-            options={"maxiter": _MAX_STEPS},
+    def maximize(self) -> Hyperparameters:
+        """Climb from the center of the priors."""
+        options = {"maxiter": _MAX_STEPS}
+        found = optimize.minimize(
+            self.compute, self._center, jac=True, method="L-BFGS-B", bounds=self._bounds, options=options
         )
+        return self.read(found.x)
 
     def read(self, logs: Array) -> Hyperparameters:
         return Hyperparameters(np.exp(logs[:-2]), float(np.exp(logs[-2])), float(np.exp(logs[-1])))

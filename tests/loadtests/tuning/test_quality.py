@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.tuning.__main__ import main
-from loadtests.tuning.own_searchers import OWN_SEARCHERS
+from loadtests.tuning.own_searchers import OWN_SEARCHERS, measure_latency
 from loadtests.tuning.report import read_results
 from loadtests.tuning.searches import SearchOrder, run_search
 from loadtests.tuning.targets import check_targets
@@ -28,6 +28,12 @@ def test_the_minimum_of_two_numbers_is_found(parallel: int) -> None:
 @pytest.mark.parametrize("function", ["log-scaled", "integer", "categorical", "conditional"])
 def test_suggestions_are_better_than_chance(function: str) -> None:
     assert find_median("pilotlight", function, 40) < find_median("random", function, 40)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("known", "limit"), [(100, 0.1), (1000, 1.0), (1500, 1.0)])
+def test_a_suggestion_is_quick(known: int, limit: float) -> None:
+    assert measure_latency(known) < limit
 
 
 @pytest.mark.soak

@@ -75,7 +75,7 @@ def fit_to_trials(history: History, weights: Array, clip: float = DEFAULT_CLIP) 
     settled = count if count < _OFTEN_FITTED else count - count % _FIT_EVERY
     scores = compute_scores(history.study.metrics, history.objectives[:settled], weights, clip)
     random = np.random.default_rng(make_seed(history.study, settled))
-    chosen = _choose_trials(scores, _MOST_FITTED, _MOST_FITTED, random)
+    chosen = choose_trials(scores, _MOST_FITTED, _MOST_FITTED, random)
     features = FeatureMap.build(history.encoding)
     rows = features.compute(history.completed[chosen])
     return _fit(rows.tobytes(), scores[chosen].tobytes(), len(chosen), features.groups)
@@ -96,7 +96,7 @@ def build_model(
     Pending trials are believed to bring what the process expects of them, infeasible ones at most the median.
     """
     features = FeatureMap.build(history.encoding)
-    used = _choose_trials(scores, _MOST_KNOWN, _REDUCED, random)
+    used = choose_trials(scores, _MOST_KNOWN, _REDUCED, random)
     known, values = features.compute(history.completed[used]), scores[used]
     process = GaussianProcess(known, values, features.groups, parameters)
     best = float(process.predict_mean(known).max())
@@ -114,7 +114,7 @@ def build_model(
     return SearchModel(features, process, best, known, infeasible)
 
 
-def _choose_trials(scores: Array, limit: int, size: int, random: np.random.Generator) -> Indices:
+def choose_trials(scores: Array, limit: int, size: int, random: np.random.Generator) -> Indices:
     """All trials up to the limit; of more, `size` of them: a third each the best, the newest, random."""
     count = len(scores)
     if count <= limit:

@@ -12,10 +12,17 @@ _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 _POLISH_STEPS = 40
 
 
-def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Exact where the improvement itself is too small for a float. After Ament et al., 2023."""
+def log_expected_improvement(mean: Array, deviation: Array, best: float, noise: float) -> Array:
+    """Exact where the improvement itself is too small for a float. After Ament et al., 2023.
+
+    Discounted where more is known already than one trial with this standard deviation of the noise tells.
+    After Huang et al., 2006.
+    """
     z = (mean - best) / deviation
-    return np.asarray(_log_h(z) + np.log(deviation))
+    whole = np.hypot(deviation, noise)
+    # The logarithm of 1 - noise / whole.
+    discount = 2.0 * np.log(deviation) - np.log(whole) - np.log(whole + noise)
+    return np.asarray(_log_h(z) + np.log(deviation) + discount)
 
 
 def _log_h(z: Array) -> Array:
@@ -32,6 +39,7 @@ def _log_h(z: Array) -> Array:
 
 def polish(process: GaussianProcess, start: Array, free: Mask, best: float) -> Array:
     """Climb from a place to the nearest maximum, moving `free` features from 0 to 1."""
+    noise = process.noise
 
     def compute(part: Array) -> tuple[float, Array]:
         place = start.copy()
@@ -39,10 +47,13 @@ def polish(process: GaussianProcess, start: Array, free: Mask, best: float) -> A
         mean, deviation, of_mean, of_deviation = process.predict_with_gradient(place)
         z = (mean - best) / deviation
         log_h = float(_log_h(np.array(z)))
+        gain = float(log_expected_improvement(np.array(mean), np.array(deviation), best, noise))
+        whole = np.hypot(deviation, noise)
+        by_deviation = 3.0 / deviation - deviation / whole**2 - deviation / (whole * (whole + noise))
         # The derivatives of φ(z) + z Φ(z) are Φ(z) by z; both over the value itself.
         by_z = float(np.exp(special.log_ndtr(z) - log_h))
         of_z = (of_mean - z * of_deviation) / deviation
-        return -(log_h + np.log(deviation)), -(by_z * of_z + of_deviation / deviation)[free]
+        return -gain, -(by_z * of_z + by_deviation * of_deviation)[free]
 
     found = optimize.minimize(
         compute,

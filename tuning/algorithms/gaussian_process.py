@@ -91,13 +91,17 @@ def _compute_matern(squares: Array, signal: float) -> tuple[Array, Array]:
 
 
 class GaussianProcess:
-    """The posterior, given values at features: of the function, without the noise of values."""
+    """The posterior, given values at features: of the function, without the noise of values.
+
+    `noise` is the standard deviation of the latter.
+    """
 
     def __init__(
         self, features: Array, values: Array, groups: Sequence[int], parameters: Hyperparameters
     ) -> None:
         self._scale = 1.0 / parameters.lengths[np.array(groups)]
         self._scaled = features * self._scale
+        self.noise = float(np.sqrt(parameters.noise))
         self._signal = parameters.signal
         covariance, _ = _compute_matern(_measure_squares(self._scaled, self._scaled), self._signal)
         covariance.flat[:: len(values) + 1] += parameters.noise + 1e-10 * self._signal

@@ -41,7 +41,7 @@ class SearchModel:
 
     def compute_gain(self, rows: Array) -> Array:
         features = self.features.compute(rows)
-        gain = log_expected_improvement(*self.process.predict(features), self.best)
+        gain = log_expected_improvement(*self.process.predict(features), self.best, self.process.noise)
         return gain + np.log(self._estimate_feasibility(features)) if len(self.infeasible) else gain
 
     def _estimate_feasibility(self, features: Array) -> Array:

@@ -72,7 +72,7 @@ def test_expected_improvement_of_places_that_are_hopeless() -> None:
     """Its logarithm still tells which is less so."""
     means = np.array([1.0, 0.0, -1.0, -10.0, -100.0, -1e4, -1e6])
 
-    logs = log_expected_improvement(means, np.ones(7), 0.0)
+    logs = log_expected_improvement(means, np.ones(7), 0.0, 0.0)
 
     assert np.isfinite(logs).all()
     assert (np.diff(logs) < 0).all()
@@ -88,7 +88,32 @@ def test_polishing_climbs_along_free_features() -> None:
 
     found = polish(process, start, free, 1.0)
 
-    before, after = (log_expected_improvement(*process.predict(one[None]), 1.0)[0] for one in (start, found))
+    before, after = (
+        log_expected_improvement(*process.predict(one[None]), 1.0, process.noise)[0] for one in (start, found)
+    )
     assert after > before
     assert found[2] == 0.5
     assert ((found >= 0) & (found <= 1)).all()
+
+
+@pytest.mark.parametrize("noise", [1e-5, 0.05])
+def test_polishing_ends_where_the_slope_does(noise: float) -> None:
+    """Its gradient is that of the gain."""
+    process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, noise))
+
+    found = polish(process, np.array([0.4, 0.5, 0.6]), np.full(3, True), 1.0)
+
+    def compute(place: Array) -> float:
+        return float(log_expected_improvement(*process.predict(place[None]), 1.0, process.noise)[0])
+
+    slope = optimize.approx_fprime(found, compute, 1e-7)
+    inside = (found > 1e-6) & (found < 1.0 - 1e-6)
+    assert np.abs(slope[inside]).max(initial=0.0) < 0.05
+
+
+def test_noise_makes_what_is_known_less_worth() -> None:
+    mean, deviation = np.zeros(2), np.array([0.01, 0.5])
+
+    quiet, noisy = (log_expected_improvement(mean, deviation, 0.0, noise) for noise in (0.0, 0.3))
+
+    assert quiet[1] - noisy[1] < 1.0 < quiet[0] - noisy[0]

@@ -32,11 +32,11 @@ class Hyperparameters:
 
 def fit_hyperparameters(features: Array, values: Array, groups: Sequence[int]) -> Hyperparameters:
     """The maximum a posteriori. Takes O(n³) time for n values."""
-    return _Posterior(features, values, groups).maximize()
+    return NegativeLogPosterior(features, values, groups).minimize()
 
 
-class _Posterior:
-    """The negative logarithm of the posterior, of the logarithms of lengths, signal and noise."""
+class NegativeLogPosterior:
+    """A function of the logarithms of lengths, signal and noise."""
 
     def __init__(self, features: Array, values: Array, groups: Sequence[int]) -> None:
         self._values = values
@@ -50,8 +50,8 @@ class _Posterior:
         self._spread = np.array([_LENGTH_SPREAD] * size + [_SIGNAL_SPREAD, _NOISE_SPREAD])
         self._bounds = np.log(np.array([_LENGTH_RANGE] * size + [_SIGNAL_RANGE, _NOISE_RANGE]))
 
-    def maximize(self) -> Hyperparameters:
-        """Climb from the center of the priors."""
+    def minimize(self) -> Hyperparameters:
+        """Start from the center of the priors."""
         options = {"maxiter": _MAX_STEPS}
         found = optimize.minimize(
             self.compute, self._center, jac=True, method="L-BFGS-B", bounds=self._bounds, options=options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from tuning.algorithms.random_search import make_seed
 # Trials that hyperparameters are fitted to, and those that the process goes through: time grows with the
 # third power of their number.
 _MOST_FITTED, _MOST_KNOWN = 300, 1000
+# Distances that a fit holds in memory: of all pairs of trials, by each parameter.
+_MOST_DISTANCES = 10_000_000
 # Of studies with more trials: the process goes through the best ones, the newest and a random rest.
 _REDUCED = 500
 # Of pending and of infeasible trials, each: the newest.
@@ -75,7 +78,8 @@ def fit_to_trials(history: History, weights: Array, clip: float = DEFAULT_CLIP) 
     settled = count if count < _OFTEN_FITTED else count - count % _FIT_EVERY
     scores = compute_scores(history.study.metrics, history.objectives[:settled], weights, clip)
     random = np.random.default_rng(make_seed(history.study, settled))
-    chosen = choose_trials(scores, _MOST_FITTED, _MOST_FITTED, random)
+    most = min(_MOST_FITTED, math.isqrt(_MOST_DISTANCES // len(history.encoding.columns)))
+    chosen = choose_trials(scores, most, most, random)
     features = FeatureMap.build(history.encoding)
     rows = features.compute(history.completed[chosen])
     return _fit(rows.tobytes(), scores[chosen].tobytes(), len(chosen), features.groups)

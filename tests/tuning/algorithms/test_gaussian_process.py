@@ -9,7 +9,7 @@ from tuning.algorithms.encoding import Array
 from tuning.algorithms.gaussian_process import (
     GaussianProcess,
     Hyperparameters,
-    _Posterior,
+    NegativeLogPosterior,
     fit_hyperparameters,
 )
 
@@ -23,7 +23,7 @@ def make_data(count: int = 25) -> tuple[Array, Array]:
 
 
 def test_gradient_of_the_posterior() -> None:
-    objective = _Posterior(*make_data(), GROUPS)
+    objective = NegativeLogPosterior(*make_data(), GROUPS)
     logs = np.log(np.array([0.3, 0.7, 1.3, 0.01]))
 
     _, gradient = objective.compute(logs)

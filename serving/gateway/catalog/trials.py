@@ -24,6 +24,7 @@ from serving.gateway.catalog.study_checks import MAX_REASON_LENGTH, read_measure
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.study_records import (
+    MAX_KEPT_MEASUREMENTS,
     StudyBlock,
     StudyOperationRecord,
     StudyRecord,
@@ -39,6 +40,8 @@ from tuning.study import Measurement, Trial, TrialState
 
 MAX_TRIALS = 1000
 MAX_SUGGESTIONS = 100
+# Measurements of a trial that a client creates.
+MAX_SENT_MEASUREMENTS = 1000
 # Operations of a study that can still be asked for.
 _KEPT_OPERATIONS = 100
 
@@ -348,10 +351,18 @@ def _find_last_measurement(trial: Trial, names: Sequence[str]) -> Measurement:
 
 
 def _read_measurements(body: TrialBody) -> tuple[Measurement, ...]:
-    trial = Trial(number=0, parameters={})
-    for place, one in enumerate(body.measurements):
-        trial = measurements.add_measurement(trial, read_measurement(one, f"trial.measurements[{place}]"))
-    return trial.measurements
+    """In order; of one step and time the last counts."""
+    field = "trial.measurements"
+    if len(body.measurements) > MAX_SENT_MEASUREMENTS:
+        raise field_error(
+            InvalidArgument,
+            field,
+            f"At most {MAX_SENT_MEASUREMENTS} can be given, not {len(body.measurements)}: a completed trial "
+            f"keeps {MAX_KEPT_MEASUREMENTS}.",
+        )
+    read = [read_measurement(one, f"{field}[{place}]") for place, one in enumerate(body.measurements)]
+    by_position = {one.position: one for one in read}
+    return tuple(by_position[position] for position in sorted(by_position))
 
 
 def _check_reason(reason: str) -> str:

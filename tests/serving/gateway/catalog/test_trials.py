@@ -21,6 +21,29 @@ from tuning.study import Measurement, Trial, TrialState
 LOSS = Measurement(5, 2.0, {"loss": 0.0})
 
 
+def test_measurements_of_a_created_trial_are_put_in_order() -> None:
+    """Of one step and time the last counts."""
+    sent = [
+        {"stepCount": str(step), "metrics": [{"metric": "loss", "value": value}]}
+        for step, value in [(2, 1.0), (1, 2.0), (2, 3.0), *((step, 0.0) for step in range(999, 2, -1))]
+    ]
+
+    trial = StudyWorld().request(state="COMPLETED", measurements=sent)
+
+    assert trial.measurements[0] == Measurement(1, 0.0, {"loss": 2.0})
+    assert len(trial.measurements) == MAX_KEPT_MEASUREMENTS
+    assert trial.final == trial.measurements[-1] == Measurement(999, 0.0, {"loss": 0.0})
+
+
+def test_a_created_trial_with_too_many_measurements_is_refused() -> None:
+    sent = [{"metrics": [{"metric": "loss", "value": 0}]}] * (trials.MAX_SENT_MEASUREMENTS + 1)
+
+    with pytest.raises(InvalidArgument, match="At most 1000 can be given, not 1001") as refused:
+        StudyWorld().request(state="COMPLETED", measurements=sent)
+
+    assert refused.value.field == "trial.measurements"
+
+
 def test_a_client_gets_its_own_trials_again() -> None:
     """Its id is the lease: whoever comes back with it goes on."""
     world = StudyWorld()

@@ -175,15 +175,20 @@ class SuggestionService:
             answer = await suggester.ask(request.line, self._limits.answer_seconds)
         except SuggesterLost as error:
             if request.tries < _TRIES:
-                self._waiting.appendleft(request)
+                self._put_back(request)
             elif not request.answer.done():
                 request.answer.set_exception(Internal(f"No trials can be suggested: {error}."))
             raise
         except asyncio.CancelledError:
-            self._waiting.appendleft(request)
+            self._put_back(request)
             raise
         if not request.answer.done():
             request.answer.set_result(answer)
+
+    def _put_back(self, request: _WaitingRequest) -> None:
+        """Let another process answer next, one that is idle if there is one."""
+        self._waiting.appendleft(request)
+        self._has_arrived.set()
 
     def _fail_waiting(self, reason: str) -> None:
         while self._waiting:

@@ -127,6 +127,21 @@ def test_a_lost_process_is_replaced_and_asked_the_same() -> None:
     run(main)
 
 
+def test_the_request_of_a_lost_process_goes_to_an_idle_one_at_once() -> None:
+    async def main(scene: Scene) -> None:
+        scene.processes.go.clear()
+        both = [scene.ask(), scene.ask()]
+        await scene.until_asked(2)
+        scene.processes.go.set()
+        await asyncio.gather(*both)
+        scene.processes.answers = [SuggesterLost("it has ended")]
+        async with asyncio.timeout(HANG_SECONDS / 2):
+            assert await scene.ask() == ANSWER
+        assert scene.processes.started == 2
+
+    run(main, SuggestionLimits(idle_seconds=10 * HANG_SECONDS))
+
+
 def test_a_request_that_ends_every_process_is_given_up() -> None:
     """Others are answered all the same."""
 

@@ -6,6 +6,7 @@ Rules of the studies API; see `StoppingRule`. Studies with several metrics have 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,8 @@ _LEAST_COMPLETED_DECAY = 5
 _LEAST_CHANCE = 0.05
 # Curves are fitted to at most so many points, and compared with those of the newest completed trials.
 _FIT_POINTS, _FIT_TRIALS = 32, 32
+# Greater scores are divided before they are fitted: their squares are no finite floats.
+_MAX_SCORE = 1e100
 # How fast a curve may approach its end: exponents of the position.
 _DECAY_EXPONENTS = (0.25, 0.5, 1.0, 2.0)
 
@@ -49,7 +52,11 @@ class Curve:
     def average_until(self, position: float) -> float | None:
         """The mean of the scores up to a position."""
         count = bisect.bisect_right(self.positions, position)
-        return sum(self.scores[:count]) / count if count else None
+        # Divided first: the sum of huge scores would be infinite.
+        return sum(score / count for score in self.scores[:count]) if count else None
+
+    def divide(self, unit: float) -> Curve:
+        return Curve(self.positions, [score / unit for score in self.scores])
 
     def cut_after(self, position: float) -> Curve:
         count = bisect.bisect_right(self.positions, position)
@@ -84,7 +91,9 @@ def _is_below_median(curve: Curve, completed: Sequence[Curve]) -> bool:
     known = [average for average in averages if average is not None]
     if len(known) < _LEAST_COMPLETED_MEDIAN:
         return False
-    return max(curve.scores) < statistics.median(known)
+    # Halved first, as the sum of two huge averages would be infinite.
+    median = statistics.median_low(known) / 2 + statistics.median_high(known) / 2
+    return max(curve.scores) < median
 
 
 # ---- decay curve
@@ -99,7 +108,11 @@ def _has_no_chance(study: Study, curve: Curve, completed: Sequence[Trial]) -> bo
     sign, name = find_sign(study.metrics[0]), study.metrics[0].name
     finals = {one.number: sign * one.final.values[name] for one in completed if one.final is not None}
     newest = sorted(completed, key=lambda one: one.number)[-_FIT_TRIALS:]
-    curves = [(finals[one.number], read_curve(study, one)) for one in newest]
+    measured = {one.number: read_curve(study, one) for one in newest}
+    scores = itertools.chain(finals.values(), curve.scores, *(known.scores for known in measured.values()))
+    unit = max(1.0, max(map(abs, scores)) / _MAX_SCORE)
+    curve, finals = curve.divide(unit), {number: final / unit for number, final in finals.items()}
+    curves = [(finals[number], known.divide(unit)) for number, known in measured.items()]
     long = [(final, one) for final, one in curves if len(one.scores) >= _LEAST_MEASUREMENTS]
     if len(long) < _LEAST_COMPLETED_DECAY:
         return False

@@ -109,3 +109,27 @@ def test_a_late_bloomer_is_not_stopped_where_others_bloomed_late_too() -> None:
     completed = [make_trial(number, jump(0.5 + 0.05 * number, 30)) for number in range(1, 9)]
 
     assert not should_stop(DECAY, completed, make_trial(20, jump(0.9, 10), ended=False))
+
+
+@pytest.mark.parametrize("study", [MEDIAN, DECAY], ids=["median", "decay"])
+@pytest.mark.parametrize("unit", [1e200, 1.7e308, 5e-324])
+def test_scores_near_the_bounds_of_floats_are_compared(study: Study, unit: float) -> None:
+    completed = [
+        make_trial(number, [unit * (-1) ** (number + step) for step in range(8)]) for number in range(1, 9)
+    ]
+
+    for sign in (1.0, -1.0):
+        should_stop(study, completed, make_trial(20, [sign * unit] * 3, ended=False))
+
+
+@pytest.mark.parametrize("unit", [1e200, 1.7e308])
+def test_the_unit_of_a_score_does_not_matter(unit: float) -> None:
+    """Also where its square is no finite float."""
+    completed = [
+        make_trial(number, [unit * value for value in rise(0.8 + 0.01 * number)]) for number in range(1, 9)
+    ]
+
+    for study in (MEDIAN, DECAY):
+        hopeless, promising = ([unit * value for value in rise(end, 8)] for end in (0.3, 0.95))
+        assert should_stop(study, completed, make_trial(20, hopeless, ended=False))
+        assert not should_stop(study, completed, make_trial(20, promising, ended=False))

@@ -21,6 +21,8 @@ from tuning.study import Study
 
 # Bytes of a stored study without its trials.
 _MAX_STUDY_BYTES = 1 << 18
+# Digits of an operation's number.
+_MAX_DIGITS = 18
 
 
 def create_study(
@@ -108,7 +110,8 @@ def get_study_operation(
     """An operation by its id, as `StudyOperationRecord.name` has it. Raises NotFound."""
     study, _, number = operation.rpartition("-")
     block = state.studies.get(StudyName(project, location, study))
-    found = block.operations.get(int(number)) if block and number.isdecimal() else None
+    is_number = number.isdecimal() and len(number) <= _MAX_DIGITS
+    found = block.operations.get(int(number)) if block and is_number else None
     if found is None:
         name = f"projects/{project}/locations/{location}/operations/{operation}"
         raise NotFound(f'Field: name Error: The operation "{name}" was not found.', field="name")

@@ -326,3 +326,13 @@ def test_a_trial_that_is_not_there_is_not_found(number: int) -> None:
         with pytest.raises(ServingError) as caught:
             world.do(rule, NAME, number)
         assert caught.value.status == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("number", ["", "2", "9" * 5000, "-1", "\u00b2", "x"])
+def test_an_operation_that_is_not_there_is_not_found(number: str) -> None:
+    world = StudyWorld()
+    world.suggest("a")
+    assert studies.get_study_operation(world.state, "p", "here", "s-1").suggested == (1,)
+
+    with pytest.raises(NotFound):
+        studies.get_study_operation(world.state, "p", "here", f"s-{number}")

@@ -78,7 +78,7 @@ def _run_child(
             os.dup2(fd, number)
         os.dup2(lifeline, LIFELINE)
         os.set_inheritable(LIFELINE, True)
-        _close_others()
+        _release_others(null)
         if not ends_itself:
             _restrict_process()
         run()
@@ -96,12 +96,15 @@ def _restrict_process() -> None:
     linux.harden_process(nice=_NICE)
 
 
-def _close_others() -> None:
-    """Close what belongs to the supervisor."""
+def _release_others(null: int) -> None:
+    """Give up what belongs to the supervisor.
+
+    Its numbers stay taken: a library that the pilot has used may close, in every fork, the descriptors that
+    it once had, whatever has their numbers now (libuv does).
+    """
     for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if fd > LIFELINE:
-            with contextlib.suppress(OSError):  # that of the listing
-                os.close(fd)
+        if fd > LIFELINE and fd != null:
+            os.dup2(null, fd, inheritable=False)
 
 
 def execute(command: list[str], environment: Mapping[str, str], folder: Path) -> NoReturn:

@@ -101,7 +101,8 @@ def test_a_fork_runs_as_python_m_does(tmp_path: Path) -> None:
         import atexit, json, os, signal, threading, time
         print(json.dumps([loaded, __name__, __spec__.name, os.path.basename(sys.argv[0]), sys.argv[1:]]))
         print(json.dumps([os.listdir(), sys.path[0] == os.getcwd(), sys.modules["__main__"].MARK == 1]))
-        print(json.dumps([signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, os.listdir("/proc/self/fd")]))
+        files = {fd: os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+        print(json.dumps([signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, files]))
         atexit.register(print, "at exit")
         threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
     """.replace("import sys\n", "import sys\n        MARK = 1\n", 1)
@@ -111,9 +112,10 @@ def test_a_fork_runs_as_python_m_does(tmp_path: Path) -> None:
     first, second, third, *rest = lines["master-replica-0"]
     assert json.loads(first) == [True, "__main__", "trainer", "trainer.py", ["--steps", "3"]]
     assert json.loads(second) == [[], True, True]
-    default, descriptors = json.loads(third)
+    default, files = json.loads(third)
     assert default
-    assert len(descriptors) <= 5  # standard streams, lifeline, and the one of the listing
+    opened = [number for number, path in files.items() if path != "/dev/null" and not path.endswith("/fd")]
+    assert sorted(opened) == ["1", "2", "3"]  # standard streams and lifeline
     assert rest == ["thread", "at exit"]
 
 
@@ -155,6 +157,22 @@ def test_variables_that_are_read_early_need_a_new_interpreter(tmp_path: Path) ->
     assert same["master-replica-0"] == ["True"]
     assert other["master-replica-0"] == ["False"]
     assert "TF_CPP_X" in " ".join(other["service"])
+
+
+def test_a_program_may_fork_with_any_descriptors(tmp_path: Path) -> None:
+    """Libraries that the pilot has used close, in every fork, descriptors that they once had."""
+    source = """
+        import os
+        files = [open("/dev/zero") for _ in range(40)]
+        if not (pid := os.fork()):
+            print(all(os.path.realpath(f"/proc/self/fd/{file.fileno()}") == "/dev/zero" for file in files))
+            os._exit(0)
+        os.waitpid(pid, 0)
+    """
+    report, lines = run_forked(tmp_path, source)
+
+    assert report.done is not None, report
+    assert lines["master-replica-0"] == ["True"]
 
 
 BOOSTER = """

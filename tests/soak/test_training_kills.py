@@ -140,12 +140,17 @@ def test_a_server_that_is_killed_at_random(tmp_path: Path, report: Report, kills
     chance = random.Random(1)
     names: list[str] = []
     ended_before: dict[str, str] = {}
+    with running_server(state) as server:
+        begin = time.monotonic()
+        finished(server, _submit_alone(server, "undisturbed", wheel, tmp_path / "undisturbed"))
+        length = time.monotonic() - begin
+        assert server.stop() == 0
     for number in range(kills):
         with running_server(state) as server:
             for name in names:
                 _check_end_stays(server, name, ended_before)
             names.append(_submit_alone(server, f"job_{number}", wheel, tmp_path / f"job_{number}"))
-            time.sleep(chance.uniform(0.0, 4.0))  # that is the moment, not a wait
+            time.sleep(chance.uniform(0.0, 1.3 * length))  # that is the moment, not a wait
             for name in names:
                 _note_end(server, name, ended_before)
             server.kill()
@@ -158,8 +163,9 @@ def test_a_server_that_is_killed_at_random(tmp_path: Path, report: Report, kills
         assert server.stop() == 0
     left = [str(path) for folder in (state / "jobs").iterdir() for path in folder.iterdir()]
     report(
-        f"server killed {kills} times at random moments of jobs of 2 s: {len(names)} jobs, {sum(attempts)} "
-        f"attempts, all SUCCEEDED, none twice; {len(ended_before)} had ended before a kill and stayed so"
+        f"server killed {kills} times at random moments of jobs of {length:.1f} s: {len(names)} jobs, whose "
+        f"programs were started {sum(attempts)} times, all SUCCEEDED, none twice; {len(ended_before)} had "
+        "ended before a kill and stayed so"
     )
     assert {path.rpartition("/")[2] for path in left} <= {"log", "logs"}
 
@@ -180,7 +186,7 @@ def _check_end_stays(server: Server, name: str, ended: dict[str, str]) -> None:
 
 
 def _check_starts(folder: Path) -> int:
-    """The number of attempts at a job, each of which has started its program once at most."""
+    """How many attempts at a job have started its program, each once at most."""
     starts = (folder / "starts").read_text().splitlines()
     assert len(starts) == len(set(starts)), starts
     assert not (folder / "twice").exists()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import importlib.util
+import io
 import os
 import pkgutil
 import runpy
@@ -77,9 +79,8 @@ def run_module(
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    _flush_streams()
+    _close_files()
     # What frameworks do when an interpreter is taken apart can hang in a fork.
     os._exit(code)
 
@@ -124,6 +125,34 @@ def _run_main(module: str) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
+def _close_files() -> None:
+    """Close the files that the program has left open, so that what it has written is in them.
+
+    Those that were there before it are not among the objects; see `training.child`.
+    """
+    files = [found for found in gc.get_objects() if issubclass(type(found), io.IOBase)]
+    for file in sorted(files, key=_rank_file):
+        # An interpreter does not report them either.
+        with contextlib.suppress(Exception):
+            file.close()
+
+
+def _rank_file(file: io.IOBase) -> int:
+    """Files that write to others come before these, as text to gzip to a buffer to a descriptor."""
+    if isinstance(file, io.TextIOBase):
+        return 0
+    if isinstance(file, io.RawIOBase):
+        return 3
+    return 2 if isinstance(file, io.BufferedWriter | io.BufferedRandom | io.BytesIO) else 1
 
 
 def _exit_code(end: SystemExit) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import statistics
@@ -117,6 +118,32 @@ def test_a_fork_runs_as_python_m_does(tmp_path: Path) -> None:
     opened = [number for number, path in files.items() if path != "/dev/null" and not path.endswith("/fd")]
     assert sorted(opened) == ["1", "2", "3"]  # standard streams and lifeline
     assert rest == ["thread", "at exit"]
+
+
+def test_files_that_are_left_open_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "written"
+    folder.mkdir()
+    source = f"""
+        import atexit, gzip, io
+
+        plain = open({str(folder / "plain")!r}, "w")
+        plain.write("plain")
+        packed = gzip.open({str(folder / "packed")!r}, "wt")
+        packed.write("packed")
+        late = open({str(folder / "late")!r}, "wb")
+        atexit.register(late.write, b"late")
+        rows = io.TextIOWrapper(io.BufferedWriter(io.FileIO({str(folder / "rows")!r}, "w")))
+        rows.write("rows")
+    """
+    report, _ = run_forked(tmp_path, source)
+
+    assert report.done is not None
+    assert gzip.decompress((folder / "packed").read_bytes()) == b"packed"
+    assert {name: (folder / name).read_text() for name in ("plain", "late", "rows")} == {
+        "plain": "plain",
+        "late": "late",
+        "rows": "rows",
+    }
 
 
 def test_exit_codes_are_real(tmp_path: Path) -> None:

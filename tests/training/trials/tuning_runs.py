@@ -26,6 +26,12 @@ TAG = "accuracy"
 MASTER = (ReplicaGroup(ReplicaRole.MASTER),)
 
 
+def write_order(path: Path, order: TrialOrder) -> None:
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(pipe, msgspec.json.encode(order) + b"\n")
+    os.close(pipe)
+
+
 class TuningRun(JobRun):
     """One attempt at a tuning job with the given program, which waits for orders."""
 
@@ -36,9 +42,7 @@ class TuningRun(JobRun):
         self.wait_for(lambda report: report.phase is TrainingPhase.RUNNING)
 
     def order(self, order: TrialOrder) -> None:
-        pipe = os.open(self.orders, os.O_WRONLY | os.O_NONBLOCK)
-        os.write(pipe, msgspec.json.encode(order) + b"\n")
-        os.close(pipe)
+        write_order(self.orders, order)
 
     def start_trial(self, number: int, *args: str) -> None:
         self.order(StartTrial(number, args))

@@ -72,6 +72,7 @@ def run_module(
 
     `threads` is how many libraries may use.
     """
+    gc.freeze()  # sets apart what is inherited
     _enter_process(module, arguments, environment, folder)
     _limit_threads(threads)
     code = _run_main(module)
@@ -137,7 +138,7 @@ def _flush_streams() -> None:
 def _close_files() -> None:
     """Close the files that the program has left open, so that what it has written is in them.
 
-    Those that were there before it are not among the objects; see `training.child`.
+    Those that were there before it are frozen, and not among the objects.
     """
     files = [found for found in gc.get_objects() if issubclass(type(found), io.IOBase)]
     for file in sorted(files, key=_rank_file):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -11,7 +12,8 @@ import msgspec
 from serving.errors import InvalidArgument
 from tuning.space import SearchSpace, Value, check_space, count_points
 
-MAX_MEASUREMENTS = 200
+# Of one trial; bytes as JSON.
+MAX_MEASUREMENTS, MAX_MEASUREMENT_BYTES = 200, 1 << 16
 
 
 class Goal(StrEnum):
@@ -123,15 +125,20 @@ def keep_finite(values: dict[str, float]) -> dict[str, float]:
 def add_measurement(trial: Trial, measurement: Measurement) -> Trial:
     """Insert it in order; one with the same step and time is replaced.
 
-    Of more than MAX_MEASUREMENTS the one whose neighbours are nearest to each other is dropped.
+    Of too many, those whose neighbours are nearest to each other are dropped.
     """
     kept = [one for one in trial.measurements if one.position != measurement.position]
     bisect.insort(kept, measurement, key=lambda one: one.position)
-    if len(kept) > MAX_MEASUREMENTS:
+    while len(kept) > 2 and not can_keep(kept, MAX_MEASUREMENTS, MAX_MEASUREMENT_BYTES):
         del kept[
             min(range(1, len(kept) - 1), key=lambda index: _measure_gap(kept[index - 1], kept[index + 1]))
         ]
     return msgspec.structs.replace(trial, measurements=tuple(kept))
+
+
+def can_keep(measurements: Sequence[Measurement], most: int, most_bytes: int) -> bool:
+    """Whether they are at most so many, and take at most so many bytes: any metric may be measured."""
+    return len(measurements) <= most and len(msgspec.json.encode(measurements)) <= most_bytes
 
 
 def _measure_gap(one: Measurement, other: Measurement) -> tuple[int, float]:

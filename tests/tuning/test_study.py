@@ -9,6 +9,7 @@ import pytest
 from serving.errors import InvalidArgument
 from tuning.space import Parameter, ParameterKind, SearchSpace
 from tuning.study import (
+    MAX_MEASUREMENT_BYTES,
     MAX_MEASUREMENTS,
     Algorithm,
     Goal,
@@ -75,3 +76,14 @@ def test_long_curves_are_thinned_from_the_first_to_the_last() -> None:
 
 def test_numbers_that_are_none_are_left_out() -> None:
     assert keep_finite({"a": 1.0, "b": math.nan, "c": math.inf}) == {"a": 1.0}
+
+
+def test_long_measurements_are_thinned_by_their_bytes() -> None:
+    """The first and the last stay."""
+    trial = Trial(number=1, parameters={})
+    for step in range(100):
+        values = {f"{name}{'x' * 1000}": 1.0 for name in range(20)}
+        trial = add_measurement(trial, Measurement(step, 0.0, values))
+        assert len(msgspec.json.encode(trial.measurements)) <= MAX_MEASUREMENT_BYTES
+
+    assert [one.step for one in trial.measurements][:: len(trial.measurements) - 1] == [0, 99]

@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 # Bounds of one study, in its parameters (children included), its metrics, and the values of a parameter.
 MAX_PARAMETERS, MAX_METRICS, MAX_VALUES = 200, 20, 1000
+# Bytes of names and values of the parameters of one trial.
+MAX_POINT_BYTES = 1 << 16
 MAX_NAME_LENGTH, MAX_REASON_LENGTH = 256, 4096
 _INT64 = 1 << 63
 _MAX_DIGITS = 20
@@ -92,6 +94,12 @@ def read_study(config: StudyConfig | None) -> Study:
         check_space(space)
     except InvalidArgument as error:
         raise field_error(InvalidArgument, field, error.message) from error
+    if _measure_largest_point(space) > MAX_POINT_BYTES:
+        raise _config_error(
+            "parameters",
+            f"The names of all parameters with the longest value of each take more than "
+            f"{MAX_POINT_BYTES >> 10} KiB, which every trial would: shorten them.",
+        )
     rule, use_elapsed_time = _read_stopping(config.automated_stopping_config)
     return Study(
         uid="",
@@ -100,6 +108,15 @@ def read_study(config: StudyConfig | None) -> Study:
         algorithm=_read_algorithm(config.algorithm, space),
         stopping_rule=rule,
         use_elapsed_time=use_elapsed_time,
+    )
+
+
+def _measure_largest_point(space: SearchSpace) -> int:
+    """Bytes of the texts that a trial may have."""
+    return sum(
+        len(parameter.name.encode())
+        + max((len(str(value).encode()) for value in parameter.values), default=0)
+        for parameter in space.list_all()
     )
 
 

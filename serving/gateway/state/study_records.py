@@ -14,12 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from serving.names import StudyName
-from tuning.study import Measurement, Study, Trial, TrialState
+from tuning.study import Measurement, Study, Trial, TrialState, can_keep
 
 T = TypeVar("T")
 
-# Measurements of a completed trial, evenly spread: with them it takes 1 KiB.
-MAX_KEPT_MEASUREMENTS = 24
+# Measurements of a completed trial, evenly spread: with them it takes 1 KiB. Bytes, for those with many and
+# long names, are as JSON.
+MAX_KEPT_MEASUREMENTS, MAX_KEPT_BYTES = 24, 1 << 15
 
 
 class StudyState(StrEnum):
@@ -155,11 +156,13 @@ def build_blocks(
 def thin_measurements(
     measurements: tuple[Measurement, ...], most: int = MAX_KEPT_MEASUREMENTS
 ) -> tuple[Measurement, ...]:
-    """At most `most` of them, evenly spread, the first and the last included."""
-    if len(measurements) <= most:
+    """At most `most` of them, evenly spread, the first and the last included; fewer if they are long."""
+    if len(measurements) > most:
+        step = (len(measurements) - 1) / (most - 1)
+        measurements = tuple(measurements[round(place * step)] for place in range(most))
+    if len(measurements) <= 2 or can_keep(measurements, most, MAX_KEPT_BYTES):
         return measurements
-    step = (len(measurements) - 1) / (most - 1)
-    return tuple(measurements[round(place * step)] for place in range(most))
+    return thin_measurements(measurements, max(2, len(measurements) // 2))
 
 
 # ---- completed trials in few bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,8 +11,13 @@ from serving.gateway.api.request_io import json_response, read_resource
 from serving.gateway.api.studies.rendering import render_study
 from serving.gateway.catalog import Catalog, studies
 from serving.gateway.catalog.study_checks import read_study
+from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.thread_pool import ThreadPool
 from serving.names import StudyName
 from serving.study_resources import StudyBody
+
+# How many lists may wait for the thread.
+_QUEUE = 31
 
 
 class StudiesApi:
@@ -19,6 +26,8 @@ class StudiesApi:
     def __init__(self, catalog: Catalog, max_studies: int) -> None:
         self._catalog = catalog
         self._max_studies = max_studies
+        # A list may have a thousand studies of hundreds of KiB.
+        self._threads = ThreadPool("studies", 1, queue=_QUEUE)
 
     async def create(self, request: Request) -> Response:
         """projects.locations.studies.create."""
@@ -39,13 +48,17 @@ class StudiesApi:
         """projects.locations.studies.list; it has no pages."""
         path = request.path_params
         found = studies.list_studies(self._catalog.state, path["project"], path["location"])
-        rendered = [render_study(block.record) for block in found]
-        return json_response({"studies": rendered} if rendered else {})
+        return await self._threads.run(_answer_studies, found)
 
     async def delete(self, request: Request) -> Response:
         """projects.locations.studies.delete."""
         await self._catalog.change(studies.delete_study, study_name(request))
         return json_response({})
+
+
+def _answer_studies(blocks: Sequence[StudyBlock]) -> Response:
+    rendered = [render_study(block.record) for block in blocks]
+    return json_response({"studies": rendered} if rendered else {})
 
 
 def study_name(request: Request) -> StudyName:

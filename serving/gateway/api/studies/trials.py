@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -55,11 +54,11 @@ class TrialsApi:
 
     async def list(self, request: Request) -> Response:
         """projects.locations.studies.trials.list; it has no pages."""
-        return json_response(await self._threads.run(_render_all_trials, self._find_study(request)))
+        return await self._threads.run(_answer_all_trials, self._find_study(request))
 
     async def list_optimal(self, request: Request) -> Response:
         """projects.locations.studies.trials.listOptimalTrials."""
-        return json_response(await self._threads.run(_render_optimal_trials, self._find_study(request)))
+        return await self._threads.run(_answer_optimal_trials, self._find_study(request))
 
     async def delete(self, request: Request) -> Response:
         """projects.locations.studies.trials.delete."""
@@ -144,13 +143,13 @@ def _trial_number(request: Request) -> int:
     return int(text)
 
 
-def _render_all_trials(block: StudyBlock) -> dict[str, Any]:
-    return TrialRenderer(block.record).render_all(block.iter_trials())
+def _answer_all_trials(block: StudyBlock) -> Response:
+    return json_response(TrialRenderer(block.record).render_all(block.iter_trials()))
 
 
-def _render_optimal_trials(block: StudyBlock) -> dict[str, Any]:
+def _answer_optimal_trials(block: StudyBlock) -> Response:
     found = list_optimal(block.record.study, tuple(block.iter_trials()))
-    return TrialRenderer(block.record).render_all(found)
+    return json_response(TrialRenderer(block.record).render_all(found))
 
 
 def _should_stop(block: StudyBlock, trial: Trial) -> bool:

@@ -215,3 +215,13 @@ def test_a_measurement_that_cannot_be_is_refused(fields: dict[str, Any], field: 
         read_measurement(resource_from_json(MeasurementBody, body), "measurement")
 
     assert caught.value.field == f"measurement.{field}"
+
+
+def test_parameters_whose_trials_would_be_large_are_refused() -> None:
+    """Each trial has a value of each."""
+    values = {"values": ["short", "x" * 1000]}
+    kinds = [{**KIND, "parameter": f"k{number}", "categoricalValueSpec": values} for number in range(66)]
+
+    read(*kinds[:65])
+    with pytest.raises(InvalidArgument, match="take more than 64 KiB"):
+        read(*kinds)

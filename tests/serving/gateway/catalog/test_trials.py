@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.errors import (
@@ -14,7 +15,7 @@ from serving.errors import (
     ServingError,
 )
 from serving.gateway.catalog import studies, trials
-from serving.gateway.state.study_records import MAX_KEPT_MEASUREMENTS, StudyState
+from serving.gateway.state.study_records import MAX_KEPT_BYTES, MAX_KEPT_MEASUREMENTS, StudyState
 from tests.serving.gateway.catalog.study_world import CONFIG, NAME, StudyWorld, point
 from tuning.study import Measurement, Trial, TrialState
 
@@ -336,3 +337,22 @@ def test_an_operation_that_is_not_there_is_not_found(number: str) -> None:
 
     with pytest.raises(NotFound):
         studies.get_study_operation(world.state, "p", "here", f"s-{number}")
+
+
+def test_a_completed_trial_keeps_fewer_measurements_if_they_are_long() -> None:
+    world = StudyWorld()
+    sent = [
+        {
+            "stepCount": str(step),
+            "metrics": [
+                {"metric": "loss", "value": 1},
+                *({"metric": f"{name:02}" + "\u00e9" * 250, "value": 1} for name in range(19)),
+            ],
+        }
+        for step in range(24)
+    ]
+
+    trial = world.request(state="COMPLETED", measurements=sent)
+
+    assert len(msgspec.json.encode(trial.measurements)) <= MAX_KEPT_BYTES
+    assert [trial.measurements[place].step for place in (0, -1)] == [0, 23]

@@ -126,13 +126,14 @@ class ProgramBuilder:
             return result.failed
         if result.images:
             return Program(*self._make_arguments(), images=result.images)
-        program = self._hold(result.digest)
+        # Another process may be looking at the entry.
+        program = self._hold(result.digest, wait=True)
         if program is None:
             raise Unavailable("The installed packages were removed from the cache before they were used.")
         return program
 
-    def _hold(self, digest: str) -> Program | None:
-        entry = self._cache.hold(digest)
+    def _hold(self, digest: str, *, wait: bool = False) -> Program | None:
+        entry = self._cache.hold(digest, wait=wait)
         if entry is None:
             return None
         return Program(*self._make_arguments(), package_cache.read_entry(entry.folder), entry)

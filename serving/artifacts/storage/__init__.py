@@ -93,9 +93,12 @@ class ArtifactFetcher:
         """Have the cache entry `digest` filled by `make`, unless it is there."""
         self._cache.build(digest, make)
 
-    def hold(self, digest: str) -> HeldEntry | None:
-        """The cache entry `digest` for use in place, which must not be changed; None if it is not there."""
-        return self._cache.hold(digest)
+    def hold(self, digest: str, *, wait: bool = False) -> HeldEntry | None:
+        """The cache entry `digest` for use in place, which must not be changed; None if it is not there.
+
+        One that is in work is waited for with `wait`, else counts as missing.
+        """
+        return self._cache.hold(digest, wait=wait)
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
         """Copy one file into `destination_dir` under its own name. Raises as `fetch` does."""

@@ -26,6 +26,9 @@ from serving.scratch_folders import remove_folder
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
+# Seconds before a lock is tried again whose holder only looks at the entry.
+_RETRY_SECONDS = 0.02
+
 T = TypeVar("T")
 
 
@@ -87,13 +90,16 @@ class ArtifactCache:
         with self._build_entry(digest, make):
             pass
 
-    def hold(self, digest: str) -> HeldEntry | None:
-        """The entry `digest` for use in place, until it is closed; None if it is missing or in work."""
+    def hold(self, digest: str, *, wait: bool = False) -> HeldEntry | None:
+        """The entry `digest` for use in place, until it is closed; None if it is missing.
+
+        One that is in work is waited for with `wait`, else counts as missing.
+        """
         self._locks.mkdir(parents=True, exist_ok=True)
         entry, lock = self._root / digest, self._locks / digest
         file = lock.open("ab")
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH if wait else fcntl.LOCK_SH | fcntl.LOCK_NB)
             # Whoever removes it locks it alone, and removes the lock's file then.
             if entry.is_dir() and _is_same_file(file, lock):
                 now = time.time_ns()
@@ -106,28 +112,41 @@ class ArtifactCache:
 
     @contextmanager
     def _build_entry(self, digest: str, make: Callable[[Path], None]) -> Iterator[Path]:
-        """Have an entry, filled by `make` if it is missing, and keep others from it."""
+        """Have an entry, filled by `make` if it is missing, and keep others from removing it.
+
+        Only who fills it locks it alone: an entry that is there is never waited for, however long others use
+        it in place.
+        """
         self._locks.mkdir(parents=True, exist_ok=True)
         self._partial.mkdir(exist_ok=True)
-        entry = self._root / digest
         self._remove_leftovers()
-        with self._lock_entry(digest):
-            if not entry.is_dir():
-                partial = self._partial / digest
-                remove_folder(partial)
-                partial.mkdir()
-                try:
-                    make(partial)
-                except BaseException:
-                    remove_folder(partial)
-                    raise
-                self._evict_entries(_folder_size(partial))
-                os.sync()  # its files are too many to flush one by one
-                partial.rename(entry)
-                sync_to_disk(self._root)
-            now = time.time_ns()
-            os.utime(entry, ns=(now, now))
-            yield entry
+        while (held := self.hold(digest, wait=True)) is None:
+            with self._lock_entry(digest, wait=False) as locked:
+                if locked:
+                    self._fill_entry(digest, make)
+            if not locked:
+                time.sleep(_RETRY_SECONDS)
+        try:
+            yield held.folder
+        finally:
+            held.close()
+
+    def _fill_entry(self, digest: str, make: Callable[[Path], None]) -> None:
+        """Make an entry that is missing; its lock is held."""
+        entry, partial = self._root / digest, self._partial / digest
+        if entry.is_dir():
+            return
+        remove_folder(partial)
+        partial.mkdir()
+        try:
+            make(partial)
+        except BaseException:
+            remove_folder(partial)
+            raise
+        self._evict_entries(_folder_size(partial))
+        os.sync()  # its files are too many to flush one by one
+        partial.rename(entry)
+        sync_to_disk(self._root)
 
     def _evict_entries(self, needed: int) -> None:
         """Remove unlocked entries, least recently used first, until `needed` more bytes fit."""

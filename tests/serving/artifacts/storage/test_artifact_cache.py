@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.artifacts.storage import ArtifactFetcher
-from serving.artifacts.storage.artifact_cache import ArtifactCache
+from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry
 from serving.artifacts.storage.file_system import FileInfo
 from tests.bounds import HANG_SECONDS
 from tests.emulator import Answer, Emulator, Front
@@ -156,6 +156,42 @@ def test_an_entry_in_use_stays(tmp_path: Path) -> None:
 
     assert not (tmp_path / first).exists()
     assert cache.hold(first) is None
+
+
+def test_an_entry_in_use_is_not_waited_for(tmp_path: Path) -> None:
+    """Programs that begin together use one entry in place: none waits for the end of another."""
+    cache, digest = ArtifactCache(tmp_path / "cache", 1 << 20), "a" * 64
+    begun, go_on, made = threading.Event(), threading.Event(), []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        begun.set()
+        assert go_on.wait(HANG_SECONDS)
+        (folder / "module.py").write_text("x = 1")
+
+    def use() -> None:
+        cache.build(digest, make)
+        held.append(cache.hold(digest, wait=True))
+
+    held: list[HeldEntry | None] = []
+    threads = [threading.Thread(target=use, daemon=True) for _ in range(5)]
+    threads[0].start()
+    assert begun.wait(HANG_SECONDS)
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+    late = threading.Thread(target=lambda: cache.fetch_or_build(digest, make, tmp_path / "copy"), daemon=True)
+    late.start()
+    late.join(HANG_SECONDS)
+
+    assert len(made) == 1
+    assert len(held) == 5
+    assert (tmp_path / "copy" / "module.py").read_text() == "x = 1"
+    for entry in held:
+        assert entry is not None
+        entry.close()
 
 
 @pytest.mark.parametrize("place", ["bucket", "folder"])

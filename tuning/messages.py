@@ -4,7 +4,7 @@ The process is given a SuggesterOrder: on stdin of `python -m tuning`, or as the
 `tuning.suggester:start` where a pilot forks it. It listens at that address and then reports SUGGESTER_READY,
 in a line on stdout or as a pilot's child does. Over a connection it reads requests, one per line, and writes
 an answer to each, in their order. It keeps nothing that changes an answer: equal requests have equal answers,
-in any process.
+in any process; one that is slower may answer a request for many points with fewer of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ TuningRequest = SuggestionRequest | ImportanceRequest
 
 
 class SuggestionAnswer(msgspec.Struct, frozen=True, tag="suggest"):
-    """Fewer points than asked for, or none, where the space is used up: then `exhausted` is set."""
+    """Fewer points than asked for, at least one, where time is up; or where the space is used up.
+
+    In the latter case `exhausted` is set, and there may be none.
+    """
 
     points: tuple[dict[str, Value], ...]
     exhausted: bool = False

@@ -15,6 +15,7 @@ from serving.errors import InvalidArgument
 Value = float | int | str
 # A value for each active parameter.
 Point = Mapping[str, Value]
+PointKey = tuple[tuple[str, Value], ...]
 
 MAX_DISCRETE_VALUES = 1000
 # Children of children, and so on.
@@ -296,18 +297,19 @@ def _count_values(parameter: Parameter) -> int | None:
 
 def iterate_points(space: SearchSpace) -> Iterator[dict[str, Value]]:
     """All points of a finite space, the last parameter changing fastest."""
-    return _iterate_products(space.parameters)
+    return _iterate_products(space.parameters, {})
 
 
-def _iterate_products(parameters: Sequence[Parameter]) -> Iterator[dict[str, Value]]:
+def _iterate_products(parameters: Sequence[Parameter], point: dict[str, Value]) -> Iterator[dict[str, Value]]:
+    """Copies of a point with all values of further parameters; the point is as before at the end."""
     if not parameters:
-        yield {}
+        yield dict(point)
         return
     first, *others = parameters
     for value in _iterate_values(first):
-        for below in _iterate_products(first.list_active_children(value)):
-            for rest in _iterate_products(others):
-                yield {first.name: value, **below, **rest}
+        point[first.name] = value
+        yield from _iterate_products((*first.list_active_children(value), *others), point)
+    del point[first.name]
 
 
 def _iterate_values(parameter: Parameter) -> Iterator[Value]:
@@ -320,6 +322,6 @@ def _iterate_values(parameter: Parameter) -> Iterator[Value]:
             yield from parameter.values
 
 
-def make_key(point: Point) -> tuple[tuple[str, Value], ...]:
+def make_key(point: Point) -> PointKey:
     """What equal points have in common, and different ones not; for sets and maps."""
     return tuple(sorted(point.items()))

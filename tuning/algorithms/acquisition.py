@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import optimize, special
 
-from tuning.algorithms.encoding import Array, Mask
 from tuning.algorithms.gaussian_process import GaussianProcess
+from tuning.algorithms.ranges import Array, Mask
 
 _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 _POLISH_STEPS = 40

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tuning.algorithms import random_search
-from tuning.algorithms.encoding import Array
 from tuning.algorithms.history import History
 from tuning.algorithms.objectives import compute_scores, draw_weights
+from tuning.algorithms.ranges import Array
 from tuning.algorithms.search_model import SearchModel, build_model, fit_to_trials
 from tuning.space import Value, count_points, iterate_points
 
@@ -20,8 +20,8 @@ _MOST_LISTED = 2000
 _POLISHED = 2
 
 
-def propose_point(history: History, number: int) -> dict[str, Value]:
-    """The next trial's point. Some point must be free."""
+def propose_point(history: History, number: int) -> dict[str, Value] | None:
+    """The next trial's point; None if none was found that is new."""
     if len(history.completed) < min(len(history.encoding.columns) + 1, _MOST_RANDOM):
         return random_search.propose_point(history, number)
     random = np.random.default_rng(random_search.make_seed(history.study, number))
@@ -29,12 +29,13 @@ def propose_point(history: History, number: int) -> dict[str, Value]:
     weights = draw_weights(metrics, random)
     scores = compute_scores(metrics, history.objectives, weights)
     model = build_model(history, scores, fit_to_trials(history, weights), random)
-    candidates = [history.filter_new(rows) for rows in _list_candidates(history, scores, random)]
-    groups = [rows for rows in candidates if len(rows)]
+    groups = [rows for rows in _list_candidates(history, scores, random) if len(rows)]
     if not groups:
         return random_search.propose_point(history, number)
     finalists = np.concatenate([_find_finalists(history, model, rows) for rows in groups])
-    return history.encoding.decode(finalists[int(model.compute_gain(finalists).argmax())])
+    point = history.encoding.decode(finalists[int(model.compute_gain(finalists).argmax())])
+    # Rows that differ may be one point, where a range has few floats.
+    return random_search.propose_point(history, number) if history.has(point) else point
 
 
 def _find_finalists(history: History, model: SearchModel, rows: Array) -> Array:
@@ -45,12 +46,16 @@ def _find_finalists(history: History, model: SearchModel, rows: Array) -> Array:
 
 
 def _list_candidates(history: History, scores: Array, random: np.random.Generator) -> list[Array]:
-    """In groups: around the best there are so many good ones that none from elsewhere would be polished."""
+    """New ones in groups.
+
+    Around the best there are so many good ones that none from elsewhere would be polished.
+    """
     count = count_points(history.study.space)
     if count is not None and count <= _MOST_LISTED:
-        return [history.encoding.encode(iterate_points(history.study.space))]
+        points = iterate_points(history.study.space)
+        return [history.encoding.encode([point for point in points if not history.has(point)])]
     spread = random_search.draw_rows(history.encoding, int(random.integers(2**63)), _SPREAD_CANDIDATES)
-    return [spread, _draw_around_best(history, scores, random)]
+    return [history.filter_new(rows) for rows in (spread, _draw_around_best(history, scores, random))]
 
 
 def _draw_around_best(history: History, scores: Array, random: np.random.Generator) -> Array:

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
+from tuning.algorithms import ranges
+from tuning.algorithms.ranges import Array, Mask
 from tuning.space import Parameter, ParameterKind, Point, Scale, SearchSpace, Value
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.intp]
-
 _ROOT = -1
+# Listed values on a scale are at least so far apart, or apart by a small share of their ranks.
+_LEAST_GAP, _RANK_SHARE = 1e-9, 1e-5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
-    """A parameter, and the column of its parent."""
+    """A parameter. The place of a value is its rank among those listed, or how far it is above the minimum.
+
+    It is active where its parent's column has one of `parent_places`, which are sorted. `units` has where
+    listed values lie; none of them in the same place.
+    """
 
     parameter: Parameter
     parent: int
+    parent_values: frozenset[Value]
+    parent_places: Array
+    units: Array
+    ranks: Mapping[Value, int]
+
+    @classmethod
+    def build(cls, parameter: Parameter, index: int = _ROOT, parent: Column | None = None) -> Self:
+        """`index` is that of the parent's column."""
+        values = frozenset(parameter.parent_values)
+        places = [] if parent is None else sorted(map(parent.find_place, values))
+        return cls(
+            parameter,
+            index,
+            parent_values=values,
+            parent_places=np.array(places, dtype=np.float64),
+            units=_place_listed(parameter),
+            ranks={value: rank for rank, value in enumerate(parameter.values)},
+        )
 
     @property
     def is_categorical(self) -> bool:
@@ -36,7 +58,58 @@ class Column:
     @property
     def levels(self) -> int:
         """The number of values, 0 for those of a range."""
-        return 0 if self.is_continuous else len(self.parameter.values)
+        return len(self.units)
+
+    def find_place(self, value: Value) -> float:
+        """Not for DOUBLE."""
+        return self.ranks[value] if self.levels else float(int(value) - int(self.parameter.minimum))
+
+    def find_places(self, units: Array) -> Array:
+        """Places of the values that are nearest. Not for DOUBLE."""
+        if self.levels:
+            return np.asarray(np.searchsorted((self.units[1:] + self.units[:-1]) / 2.0, units))
+        return ranges.find_whole_offsets(self.parameter, units)
+
+    def encode(self, value: Value) -> float:
+        """Where a value lies from 0 to 1."""
+        if self.levels:
+            return float(self.units[self.ranks[value]])
+        return ranges.encode_number(self.parameter, value)
+
+    def decode(self, unit: float) -> Value:
+        """The nearest value."""
+        match self.parameter.kind:
+            case ParameterKind.DOUBLE:
+                return float(ranges.from_unit(self.parameter, np.array(unit)))
+            case ParameterKind.INTEGER:
+                offset = int(self.find_places(np.array(unit)))
+                return min(int(self.parameter.minimum) + offset, int(self.parameter.maximum))
+            case _:
+                return self.parameter.values[int(self.find_places(np.array(unit)))]
+
+    def snap(self, units: Array) -> Array:
+        """Move them to the nearest values."""
+        match self.parameter.kind:
+            case ParameterKind.DOUBLE:
+                return units
+            case ParameterKind.INTEGER:
+                return ranges.place_whole_offsets(self.parameter, self.find_places(units))
+            case _:
+                return np.asarray(self.units[self.find_places(units)])
+
+
+def _place_listed(parameter: Parameter) -> Array:
+    """Units of listed values, which increase."""
+    count = len(parameter.values)
+    # By rank also DISCRETE ones without a scale: sizes as 16, 32, 64, ... are rarely meant to be far apart.
+    by_rank = (np.arange(count) + 0.5) / max(count, 1)
+    if not count or parameter.scale is Scale.LINEAR:
+        return by_rank
+    units = ranges.to_unit(parameter, np.array(parameter.values, dtype=np.float64))
+    if np.diff(units).min(initial=1.0) >= _LEAST_GAP:
+        return units
+    # Those that the scale does not tell apart are told apart by their ranks.
+    return np.asarray((1.0 - _RANK_SHARE) * units + _RANK_SHARE * by_rank)
 
 
 class SpaceEncoding:
@@ -49,7 +122,8 @@ class SpaceEncoding:
 
     def _add_columns(self, parameters: Sequence[Parameter], parent: int) -> None:
         for parameter in parameters:
-            self.columns.append(Column(parameter, parent))
+            above = None if parent == _ROOT else self.columns[parent]
+            self.columns.append(Column.build(parameter, parent, above))
             self._add_columns(parameter.children, len(self.columns) - 1)
 
     def encode(self, points: Iterable[Point]) -> Array:
@@ -62,19 +136,19 @@ class SpaceEncoding:
         for index, column in enumerate(self.columns):
             active.append(column.parent == _ROOT or self._is_child_active(column, point, active))
             if active[index]:
-                row[index] = encode_value(column.parameter, point[column.parameter.name])
+                row[index] = column.encode(point[column.parameter.name])
         return row
 
     def _is_child_active(self, column: Column, point: Point, active: Sequence[bool]) -> bool:
         parent = self.columns[column.parent].parameter
-        return active[column.parent] and point[parent.name] in column.parameter.parent_values
+        return active[column.parent] and point[parent.name] in column.parent_values
 
     def decode(self, row: Array) -> dict[str, Value]:
         """The point that is nearest to a row."""
         values: list[Value | None] = []
         for column, unit in zip(self.columns, row, strict=True):
-            active = column.parent == _ROOT or values[column.parent] in column.parameter.parent_values
-            values.append(decode_value(column.parameter, float(unit)) if active else None)
+            active = column.parent == _ROOT or values[column.parent] in column.parent_values
+            values.append(column.decode(float(unit)) if active else None)
         pairs = zip(self.columns, values, strict=True)
         return {column.parameter.name: value for column, value in pairs if value is not None}
 
@@ -82,109 +156,17 @@ class SpaceEncoding:
         """Move rows to the nearest points: to whole numbers, and to listed values."""
         snapped = np.clip(rows, 0.0, 1.0)
         for index, column in enumerate(self.columns):
-            snapped[:, index] = _SNAP[column.parameter.kind](column.parameter, snapped[:, index])
+            snapped[:, index] = column.snap(snapped[:, index])
         return np.where(self.find_active(snapped), snapped, 0.5)
 
     def find_active(self, rows: Array) -> Mask:
         """Which parameters are active, of rows that are points."""
         active = np.ones(rows.shape, dtype=np.bool_)
+        places: dict[int, Array] = {}
         for index, column in enumerate(self.columns):
-            if column.parent != _ROOT:
-                parent = self.columns[column.parent].parameter
-                units = [encode_value(parent, value) for value in column.parameter.parent_values]
-                near = np.abs(rows[:, column.parent, None] - np.array(units)).min(axis=1) < _SAME_UNIT
-                active[:, index] = active[:, column.parent] & near
+            parent = column.parent
+            if parent != _ROOT:
+                if parent not in places:
+                    places[parent] = self.columns[parent].find_places(rows[:, parent])
+                active[:, index] = active[:, parent] & np.isin(places[parent], column.parent_places)
         return active
-
-
-_SAME_UNIT = 1e-9
-
-
-def encode_value(parameter: Parameter, value: Value) -> float:
-    """Where a value lies from 0 to 1."""
-    match parameter.kind:
-        case ParameterKind.CATEGORICAL:
-            return (parameter.values.index(value) + 0.5) / len(parameter.values)
-        case ParameterKind.DISCRETE if parameter.scale is Scale.LINEAR:
-            # By rank: sizes as 16, 32, 64, ... are rarely meant to be far apart.
-            return (parameter.values.index(value) + 0.5) / len(parameter.values)
-        case _:
-            return float(_to_unit(parameter, np.array(float(value))))
-
-
-def decode_value(parameter: Parameter, unit: float) -> Value:
-    match parameter.kind:
-        case ParameterKind.CATEGORICAL:
-            return parameter.values[_find_level(parameter, unit)]
-        case ParameterKind.DISCRETE:
-            units = [encode_value(parameter, value) for value in parameter.values]
-            return parameter.values[int(np.argmin(np.abs(np.array(units) - unit)))]
-        case ParameterKind.INTEGER:
-            return min(
-                max(round(float(_from_unit(parameter, np.array(unit)))), int(parameter.minimum)),
-                int(parameter.maximum),
-            )
-        case ParameterKind.DOUBLE:
-            return min(
-                max(float(_from_unit(parameter, np.array(unit))), float(parameter.minimum)),
-                float(parameter.maximum),
-            )
-
-
-def _find_level(parameter: Parameter, unit: float) -> int:
-    return min(int(unit * len(parameter.values)), len(parameter.values) - 1)
-
-
-def _find_bounds(parameter: Parameter) -> tuple[float, float]:
-    """What 0 and 1 stand for: of whole numbers each has the same share, the outermost ones too."""
-    if parameter.kind is ParameterKind.INTEGER:
-        return parameter.minimum - 0.5, parameter.maximum + 0.5
-    if parameter.kind is ParameterKind.DISCRETE:
-        return float(parameter.values[0]), float(parameter.values[-1])
-    return float(parameter.minimum), float(parameter.maximum)
-
-
-def _to_unit(parameter: Parameter, values: Array) -> Array:
-    low, high = _find_bounds(parameter)
-    if low == high:
-        return 0.0 * values + 0.5
-    match parameter.scale:
-        case Scale.LINEAR:
-            return (values - low) / (high - low)
-        case Scale.LOG:
-            return np.asarray(np.log(values / low) / np.log(high / low))
-        case Scale.REVERSE_LOG:
-            return np.asarray(1.0 - np.log((low + high - values) / low) / np.log(high / low))
-
-
-def _from_unit(parameter: Parameter, units: Array) -> Array:
-    low, high = _find_bounds(parameter)
-    match parameter.scale:
-        case Scale.LINEAR:
-            return low + units * (high - low)
-        case Scale.LOG:
-            return low * (high / low) ** units
-        case Scale.REVERSE_LOG:
-            return low + high - low * (high / low) ** (1.0 - units)
-
-
-def _snap_to_whole(parameter: Parameter, units: Array) -> Array:
-    whole = np.clip(np.round(_from_unit(parameter, units)), parameter.minimum, parameter.maximum)
-    return np.asarray(_to_unit(parameter, whole))
-
-
-def _snap_to_level(parameter: Parameter, units: Array) -> Array:
-    levels = np.array([encode_value(parameter, value) for value in parameter.values])
-    return np.asarray(levels[np.abs(units[:, None] - levels).argmin(axis=1)])
-
-
-def _keep(_: Parameter, units: Array) -> Array:
-    return units
-
-
-_SNAP: dict[ParameterKind, Callable[[Parameter, Array], Array]] = {
-    ParameterKind.DOUBLE: _keep,
-    ParameterKind.INTEGER: _snap_to_whole,
-    ParameterKind.DISCRETE: _snap_to_level,
-    ParameterKind.CATEGORICAL: _snap_to_level,
-}

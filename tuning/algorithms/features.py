@@ -8,7 +8,8 @@ from typing import Self
 
 import numpy as np
 
-from tuning.algorithms.encoding import Array, Mask, SpaceEncoding
+from tuning.algorithms.encoding import SpaceEncoding
+from tuning.algorithms.ranges import Array, Mask
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg, optimize
 
-from tuning.algorithms.encoding import Array
+from tuning.algorithms.ranges import Array
 
 _SQRT5 = np.sqrt(5.0)
 # Lognormal priors of length scales, signal and noise: median, and spread of the logarithm. Features lie

@@ -7,6 +7,6 @@ from tuning.algorithms.random_search import find_free_point
 from tuning.space import Value
 
 
-def propose_point(history: History, _: int) -> dict[str, Value]:
-    """Some point must be free."""
+def propose_point(history: History, _: int) -> dict[str, Value] | None:
+    """None if all are taken."""
     return find_free_point(history)

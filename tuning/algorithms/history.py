@@ -8,9 +8,10 @@ from typing import Self
 
 import numpy as np
 
-from tuning.algorithms.encoding import Array, SpaceEncoding
+from tuning.algorithms.encoding import SpaceEncoding
+from tuning.algorithms.ranges import Array
 from tuning.messages import KnownTrial
-from tuning.space import Point
+from tuning.space import Point, PointKey, make_key
 from tuning.study import Study
 
 
@@ -18,7 +19,7 @@ from tuning.study import Study
 class History:
     """Rows of the trials by how they stand: completed with `objectives` (one column per metric), or not.
 
-    `taken` has the keys of all of them: no point is tried twice.
+    `taken` has the keys of all of them: no point is tried twice. `near` has those of their rows.
     """
 
     study: Study
@@ -27,7 +28,8 @@ class History:
     objectives: Array
     pending: Array
     infeasible: Array
-    taken: frozenset[bytes]
+    taken: frozenset[PointKey]
+    near: frozenset[bytes]
 
     @classmethod
     def build(cls, study: Study, trials: Iterable[KnownTrial]) -> Self:
@@ -46,22 +48,29 @@ class History:
             objectives=objectives.reshape(-1, len(study.metrics)),
             pending=rows[~measured & ~infeasible],
             infeasible=rows[infeasible],
-            taken=frozenset(make_row_keys(rows)),
+            taken=frozenset(make_key(trial.parameters) for trial in ordered),
+            near=frozenset(_make_row_keys(rows)),
         )
 
-    def has(self, row: Array) -> bool:
-        return not self.taken.isdisjoint(make_row_keys(row[None]))
+    def has(self, point: Point) -> bool:
+        return make_key(point) in self.taken
 
     def filter_new(self, rows: Array) -> Array:
-        return rows[[key not in self.taken for key in make_row_keys(rows)]]
+        """Rows without those of taken points. Points of wide ranges may have rows that are almost equal."""
+        keys = _make_row_keys(rows)
+        pairs = zip(rows, keys, strict=True)
+        return rows[[key not in self.near or not self.has(self.encoding.decode(row)) for row, key in pairs]]
 
     def add_pending(self, point: Point) -> History:
         row = self.encoding.encode([point])
         return replace(
-            self, pending=np.concatenate([self.pending, row]), taken=self.taken.union(make_row_keys(row))
+            self,
+            pending=np.concatenate([self.pending, row]),
+            taken=self.taken | {make_key(point)},
+            near=self.near.union(_make_row_keys(row)),
         )
 
 
-def make_row_keys(rows: Array) -> list[bytes]:
-    """A key for each row, equal for those that differ by rounding alone."""
+def _make_row_keys(rows: Array) -> list[bytes]:
+    """A key for each row, equal for those that differ by rounding alone, or by little."""
     return [row.tobytes() for row in np.round(rows, 10) + 0.0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tuning.algorithms.encoding import Array
+from tuning.algorithms.ranges import Array
 from tuning.study import Goal, Metric
 
 # Values further below the median than this many times the distance from the median to the best are cut off.

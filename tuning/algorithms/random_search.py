@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.stats import qmc
 
-from tuning.algorithms.encoding import Array, SpaceEncoding
+from tuning.algorithms.encoding import SpaceEncoding
 from tuning.algorithms.history import History
-from tuning.space import Value, iterate_points
+from tuning.algorithms.ranges import Array
+from tuning.space import Value, count_points, iterate_points
 from tuning.study import Study
 
 # Points that are drawn in search of one that is new.
 _TRIES = 256
 
 
-def propose_point(history: History, number: int) -> dict[str, Value]:
-    """The point at the trial's place in the sequence, or another if it is taken. Some must be free."""
-    encoding = history.encoding
-    rows = draw_rows(encoding, make_seed(history.study, 0), 1, skip=number - 1)
-    if history.has(rows[0]):
-        rows = history.filter_new(draw_rows(encoding, make_seed(history.study, number), _TRIES))
-    if len(rows):
-        return encoding.decode(rows[0])
-    return find_free_point(history)
+def propose_point(history: History, number: int) -> dict[str, Value] | None:
+    """The point at the trial's place in the sequence, or another if it is taken; None if none is new."""
+    points = map(history.encoding.decode, _iterate_rows(history, number))
+    return next((point for point in points if not history.has(point)), None) or find_free_point(history)
 
 
-def find_free_point(history: History) -> dict[str, Value]:
+def _iterate_rows(history: History, number: int) -> Iterator[Array]:
+    yield from draw_rows(history.encoding, make_seed(history.study, 0), 1, skip=number - 1)
+    yield from draw_rows(history.encoding, make_seed(history.study, number), _TRIES)
+
+
+def find_free_point(history: History) -> dict[str, Value] | None:
     """The first point of a finite space that is not taken."""
-    points = iterate_points(history.study.space)
-    return next(point for point in points if not history.has(history.encoding.encode([point])[0]))
+    if count_points(history.study.space) is None:
+        return None
+    return next((point for point in iterate_points(history.study.space) if not history.has(point)), None)
 
 
 def make_seed(study: Study, number: int) -> int:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuning.algorithms.acquisition import log_expected_improvement, polish
-from tuning.algorithms.encoding import Array, Indices
 from tuning.algorithms.features import FeatureMap
 from tuning.algorithms.gaussian_process import GaussianProcess, Hyperparameters, fit_hyperparameters
 from tuning.algorithms.history import History
 from tuning.algorithms.objectives import DEFAULT_CLIP, compute_scores
 from tuning.algorithms.random_search import make_seed
+from tuning.algorithms.ranges import Array, Indices
 
 # Trials that hyperparameters are fitted to, and those that the process goes through: time grows with the
 # third power of their number.

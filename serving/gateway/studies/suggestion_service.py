@@ -84,7 +84,7 @@ class SuggestionService:
         return self._answered, self._failed, self._seconds
 
     async def suggest_points(self, block: StudyBlock, count: int) -> SuggestionAnswer:
-        """Points for the next `count` trials of a study, fewer where its space is used up.
+        """Points for the next `count` trials of a study, fewer where its space is used up or time is.
 
         Raises Unavailable if too many requests wait, or no process can be started now.
         """

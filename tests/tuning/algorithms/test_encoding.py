@@ -6,9 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tuning import spaces
-from tuning.algorithms.encoding import SpaceEncoding, decode_value, encode_value
+from tuning.algorithms.encoding import Column, SpaceEncoding
 from tuning.algorithms.features import FeatureMap
-from tuning.space import Parameter, Point, SearchSpace, check_point, iterate_points
+from tuning.space import (
+    Parameter,
+    ParameterKind,
+    Point,
+    Scale,
+    SearchSpace,
+    check_point,
+    iterate_points,
+)
 
 
 @given(spaces.spaces | st.just(spaces.EVERYTHING), st.integers(0, 2**32))
@@ -42,19 +50,20 @@ def test_every_row_is_a_valid_point_and_reads_back(space: SearchSpace, seed: int
     ],
 )
 def test_values_along_their_scale(parameter: Parameter, unit: float, value: float | str) -> None:
-    decoded = decode_value(parameter, unit)
+    decoded = Column.build(parameter).decode(unit)
 
     assert decoded == pytest.approx(value) if not isinstance(value, str) else decoded == value
     assert type(decoded) is type(value)
 
 
 def test_a_reverse_logarithmic_scale_has_most_values_near_the_maximum() -> None:
-    assert decode_value(spaces.MOMENTUM, 0.5) == pytest.approx(0.1 + 0.999 - (0.1 * 0.999) ** 0.5)
+    assert Column.build(spaces.MOMENTUM).decode(0.5) == pytest.approx(0.1 + 0.999 - (0.1 * 0.999) ** 0.5)
 
 
 def test_whole_numbers_have_equal_shares() -> None:
     units = (np.arange(3000) + 0.5) / 3000
-    counts = np.bincount([int(decode_value(spaces.LAYERS, float(unit))) for unit in units])
+    column = Column.build(spaces.LAYERS)
+    counts = np.bincount([int(column.decode(float(unit))) for unit in units])
 
     assert counts.tolist() == [0, 1000, 1000, 1000]
 
@@ -62,7 +71,7 @@ def test_whole_numbers_have_equal_shares() -> None:
 def test_a_range_of_one_value_is_in_the_middle() -> None:
     space = SearchSpace((Parameter(name="x", kind=spaces.RATE.kind, minimum=2.0, maximum=2.0),))
 
-    assert encode_value(space.parameters[0], 2.0) == 0.5
+    assert Column.build(space.parameters[0]).encode(2.0) == 0.5
     assert SpaceEncoding(space).decode(np.array([0.9])) == {"x": 2.0}
 
 
@@ -92,3 +101,27 @@ def test_all_points_of_a_finite_space_are_different_rows() -> None:
     rows = SpaceEncoding(spaces.FINITE).encode(iterate_points(spaces.FINITE))
 
     assert len(np.unique(rows, axis=0)) == 30
+
+
+def test_values_that_a_scale_does_not_tell_apart_are_different_rows() -> None:
+    values = (1e-300, 1.0, 2.0, 1e300)
+    for scale in Scale:
+        column = Column.build(Parameter(name="x", kind=ParameterKind.DISCRETE, scale=scale, values=values))
+
+        assert [column.decode(column.encode(value)) for value in values] == list(values)
+
+
+def test_children_belong_to_the_exact_value_of_their_parent() -> None:
+    """Also where values lie close together on the parent's scale."""
+    child = Parameter(name="child", kind=ParameterKind.INTEGER, maximum=3, parent_values=(2.0,))
+    parent = Parameter(
+        name="parent",
+        kind=ParameterKind.DISCRETE,
+        scale=Scale.LOG,
+        values=(1.0, 1.0 + 1e-12, 2.0, 1e300),
+        children=(child,),
+    )
+    encoding = SpaceEncoding(SearchSpace((parent,)))
+    points: list[Point] = [{"parent": 1.0}, {"parent": 1.0 + 1e-12}, {"parent": 2.0, "child": 3}]
+
+    assert encoding.find_active(encoding.encode(points))[:, 1].tolist() == [False, False, True]

@@ -5,13 +5,13 @@ import pytest
 from scipy import optimize
 
 from tuning.algorithms.acquisition import log_expected_improvement, polish
-from tuning.algorithms.encoding import Array
 from tuning.algorithms.gaussian_process import (
     GaussianProcess,
     Hyperparameters,
     NegativeLogPosterior,
     fit_hyperparameters,
 )
+from tuning.algorithms.ranges import Array
 
 GROUPS = (0, 1, 1)
 

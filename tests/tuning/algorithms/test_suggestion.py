@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -7,9 +8,18 @@ import msgspec
 import pytest
 
 from tests.tuning.spaces import EVERYTHING, FINITE, KIND, LAYERS, RATE
-from tuning.algorithms.suggestion import suggest_points
+from tuning.algorithms.suggestion import MAX_SECONDS, suggest_points
 from tuning.messages import KnownTrial, SuggestionRequest
-from tuning.space import Parameter, ParameterKind, Point, SearchSpace, check_point, count_points, make_key
+from tuning.space import (
+    Parameter,
+    ParameterKind,
+    Point,
+    Scale,
+    SearchSpace,
+    check_point,
+    count_points,
+    make_key,
+)
 from tuning.study import Algorithm, Goal, Metric, Study
 
 X = Parameter(name="x", kind=ParameterKind.DOUBLE, minimum=0.0, maximum=1.0)
@@ -77,6 +87,64 @@ def test_fewer_points_than_asked_for_where_the_space_ends(algorithm: Algorithm) 
 
     assert sorted(point["layers"] for point in answer.points) == [1, 2, 3]
     assert answer.exhausted
+
+
+@pytest.mark.parametrize(
+    ("parameter", "count"),
+    [
+        (Parameter(name="x", kind=ParameterKind.INTEGER, minimum=2**63 - 3, maximum=2**63 - 1), 3),
+        (
+            Parameter(
+                name="x",
+                kind=ParameterKind.DISCRETE,
+                scale=Scale.LOG,
+                values=(1.0, 1.0 + 1e-12, 1e300),
+            ),
+            3,
+        ),
+        (
+            Parameter(
+                name="x", kind=ParameterKind.DISCRETE, scale=Scale.REVERSE_LOG, values=(1e-300, 1.0, 1e300)
+            ),
+            3,
+        ),
+        (Parameter(name="x", kind=ParameterKind.DOUBLE, minimum=0.0, maximum=5e-324), 2),
+    ],
+)
+@pytest.mark.parametrize("algorithm", [Algorithm.GAUSSIAN_PROCESS_BANDIT, Algorithm.RANDOM_SEARCH])
+def test_a_space_of_few_floats_is_used_up(algorithm: Algorithm, parameter: Parameter, count: int) -> None:
+    trials = run_study(make_study(parameter, algorithm=algorithm), 9, lambda _: 1.0)
+
+    assert len(trials) == count
+    assert len({make_key(trial.parameters) for trial in trials}) == count
+
+
+@EVERY_ALGORITHM
+def test_neighbours_in_a_wide_range_are_different_points(algorithm: Algorithm) -> None:
+    wide = Parameter(name="x", kind=ParameterKind.INTEGER, maximum=2**60)
+    study = make_study(wide, algorithm=algorithm)
+    known = tuple(KnownTrial(number, {"x": number - 1}, (float(number),)) for number in range(1, 21))
+
+    points = suggest_points(SuggestionRequest(study, known, 3, 21)).points
+
+    assert len({make_key(point) for point in points} - {make_key(one.parameters) for one in known}) == 3
+    if algorithm is Algorithm.GRID_SEARCH:
+        assert points == ({"x": 20}, {"x": 21}, {"x": 22})
+
+
+@EVERY_ALGORITHM
+def test_points_found_in_time_are_answered(algorithm: Algorithm) -> None:
+    """At least one, however long it takes; the space is not used up by that."""
+    request = SuggestionRequest(make_study(LAYERS, KIND, algorithm=algorithm), (), 9, 1)
+    begin = [0.0]
+
+    some = suggest_points(request, itertools.count(0.0, MAX_SECONDS / 3).__next__)
+    slow = suggest_points(request, itertools.chain(begin, itertools.repeat(MAX_SECONDS)).__next__)
+
+    assert len(some.points) == 3
+    assert slow.points == some.points[:1] == suggest_points(request).points[:1]
+    assert not some.exhausted
+    assert not slow.exhausted
 
 
 def test_a_grid_goes_through_all_points_in_order() -> None:

@@ -21,6 +21,8 @@ _BUCKET_SCHEME = "gs://"
 _RETRY_SECONDS = 30.0
 # Tags that a message names.
 _MOST_TAGS = 10
+# Characters of a tag or a file's name in a message.
+_MOST_CHARACTERS = 100
 
 
 class BucketEventFolder:
@@ -100,7 +102,9 @@ class TrialMetrics:
         return tuple(map(self._to_point, self._curve.take_finite()))
 
     def _to_point(self, value: MetricValue) -> MetricPoint:
-        written = value.time or time.time()
+        now = time.time()
+        # Programs may write any time, also one that is no number.
+        written = value.time if self._started_at <= value.time <= now else now
         return MetricPoint(value.step, value.value, round(max(0.0, written - self._started_at), 3))
 
     def _read_events(self, *, at_end: bool = False) -> None:
@@ -130,6 +134,12 @@ def _choose_folder(job_dir: str) -> EventFolder:
 def _describe_tags(seen: Sequence[SeenTag]) -> str:
     if not seen:
         return "No tag was seen at all."
-    texts = [f'"{one.tag}" (last {one.value:g}, in {one.file})' for one in seen[:_MOST_TAGS]]
+    texts = [
+        f'"{_shorten(one.tag)}" (last {one.value:g}, in {_shorten(one.file)})' for one in seen[:_MOST_TAGS]
+    ]
     more = f" and {len(seen) - _MOST_TAGS} more" if len(seen) > _MOST_TAGS else ""
     return f"Tags seen: {', '.join(texts)}{more}."
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."

@@ -30,8 +30,8 @@ _STDOUT = 1
 # Seconds between two looks at the metric; looks that take long are rarer. Buckets are asked less often.
 _POLL_SECONDS, _BUCKET_POLL_SECONDS = 1.0, 10.0
 _BUSY_SHARE = 0.05
-# A longer message would be cut where it is read.
-_MAX_MESSAGE_LENGTH = 8000
+# With it and all points a report stays below the 64 KiB at which its line would be cut.
+_MAX_MESSAGE_LENGTH = 6000
 
 
 def run_trial(request: TrainingRequest, program: Program, *, from_pilot: bool) -> NoReturn:
@@ -98,15 +98,16 @@ def _build_last_report(
     """Of a trial that was ended by an order, the last value counts."""
     is_cancelled = isinstance(result, TrainingFailure) and result.status == CANCELLED
     if isinstance(result, TrainingFailure) and not is_cancelled:
-        failure = result.message[:_MAX_MESSAGE_LENGTH]
-        report = TrialReport(trial, metrics.read(), ended=True, failure=failure)
+        report = TrialReport(trial, metrics.read(), ended=True, failure=result.message)
     else:
         report = metrics.build_last_report(trial)
     return msgspec.structs.replace(report, cancelled=is_cancelled, replica_seconds=result.replica_seconds)
 
 
 def _write_report(report: TrialReport) -> None:
-    data = msgspec.json.encode(report) + b"\n"
+    # Tags and names of files may have what UTF-8 cannot say.
+    failure = report.failure.encode(errors="backslashreplace").decode()[:_MAX_MESSAGE_LENGTH]
+    data = msgspec.json.encode(msgspec.structs.replace(report, failure=failure)) + b"\n"
     while data:
         data = data[os.write(_STDOUT, data) :]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,11 +44,14 @@ from training.replica_output import LineReader
 from training.trials.trial_process import run_trial
 
 HandleReport = Callable[["_RunningTrial", TrialReport], None]
+WriteNote = Callable[[str, str], None]
 
 # Beyond the time that the processes of a trial have after SIGTERM.
 _TRIAL_GRACE_SECONDS = 3.0
 # Bytes that one trial's log may take, unless the job's share allows more.
 _LEAST_LOG_BYTES = 4 << 20
+# Characters of a line of a trial's supervisor that is no report.
+_MAX_TROUBLE_LENGTH = 1000
 _ORDERS = msgspec.json.Decoder(TrialOrder)
 _REPORTS = msgspec.json.Decoder(TrialReport)
 
@@ -166,7 +168,7 @@ class TuningSupervisor:
                 partial(run_trial, request, program, from_pilot=self._from_pilot),
                 SERVICE_TASK,
                 lambda _: self._handle_trial_exit(trial),
-                _TrialOutput(trial, self._handle_report),
+                _TrialOutput(trial, self._handle_report, self._write_note),
             )
         except ServingError as error:
             self._conclude_trial(TrialReport(number, ended=True, failure=error.message))
@@ -250,18 +252,23 @@ class TuningSupervisor:
 
 
 class _TrialOutput:
-    """What the process of a trial prints: reports, and on standard error troubles of its own."""
+    """What the process of a trial prints: reports, and on standard error troubles of its own.
 
-    def __init__(self, trial: _RunningTrial, handle_report: HandleReport) -> None:
+    These, and reports that cannot be read, are for the job's log.
+    """
+
+    def __init__(self, trial: _RunningTrial, handle_report: HandleReport, write_note: WriteNote) -> None:
         self._trial = trial
         self._handle_report = handle_report
+        self._write_note = write_note
 
     def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None:
         for _, line in lines:
             try:
                 report = _REPORTS.decode(line)
             except msgspec.DecodeError:
-                print(line, file=sys.stderr, flush=True)
+                text = f"The supervisor of trial {self._trial.number}: {line[:_MAX_TROUBLE_LENGTH]}"
+                self._write_note(text, ERROR)
             else:
                 self._handle_report(self._trial, report)
 

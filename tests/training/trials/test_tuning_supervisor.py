@@ -57,6 +57,44 @@ def test_a_trial_has_its_value(tmp_path: Path) -> None:
     assert last.done.replica_seconds > 0
 
 
+def test_a_value_with_an_infinite_time_counts(tmp_path: Path) -> None:
+    source = """
+        import os
+
+        with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+            file.write('{"timestamp": "inf", "trial": "1", "accuracy": "0.5", "global_step": "3"}')
+    """
+    with TuningRun(tmp_path, source) as job:
+        job.start_trial(1)
+        report = job.wait_for_end(1)
+        job.finish_trials()
+        job.finish()
+
+    assert report.final is not None
+    assert report.final.value == 0.5
+    assert 0 <= report.final.elapsed_seconds < HANG_SECONDS
+
+
+@pytest.mark.parametrize("tag", ["\\ud800", "t" * 50_000], ids=["surrogate", "long"])
+def test_tags_in_the_reason_of_a_failure_can_be_read(tag: str, tmp_path: Path) -> None:
+    source = f"""
+        import os
+
+        with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+            for number in range(10):
+                file.write('{{"' + {tag!r} + str(number) + '": "0.5"}}' + chr(10))
+    """
+    with TuningRun(tmp_path, source) as job:
+        job.start_trial(1)
+        report = job.wait_for_end(1)
+        job.finish_trials()
+        job.finish()
+
+    assert not report.lost
+    assert f'Tags seen: "{tag[:50]}' in report.failure
+    assert len(report.failure) < 6_001
+
+
 def test_what_a_trial_finds(tmp_path: Path) -> None:
     """Its arguments are behind the user's, its folder and number are its own."""
     source = """

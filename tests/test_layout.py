@@ -614,7 +614,7 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
         "autoscaler.pilot",
         "batch.__main__",
         "batch.beam.model_handler",
-        "training.forked_program",
+        "training.replicas.forked_program",
         "training.program",
         "training.trials.trial_process",
         "training.algorithms.collective",

@@ -13,8 +13,6 @@ from pathlib import Path
 import msgspec
 
 from training.cluster import Replica, list_replicas
-from training.event_loop import EventLoop
-from training.job_processes import JobProcesses, RunningProcess
 from training.liveness import SendReport, send_heartbeats, watch_lifeline
 from training.logs.entries import SERVICE_TASK
 from training.logs.severity import ERROR, INFO
@@ -32,8 +30,10 @@ from training.messages import (
 )
 from training.preparation import Preparation
 from training.program import Program
-from training.replica_launcher import ReplicaLauncher
-from training.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
+from training.replicas.event_loop import EventLoop
+from training.replicas.job_processes import JobProcesses, RunningProcess
+from training.replicas.replica_launcher import ReplicaLauncher
+from training.replicas.restart_policy import Action, RestartHistory, decide_after_exit, describe_exit, is_loss
 
 _MEMORY_POLL_SECONDS = 0.5
 _TRACEBACK = "Traceback (most recent call last):"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from training.event_loop import EventLoop
-from training.job_processes import JobProcesses
 from training.messages import TrainingReport
+from training.replicas.event_loop import EventLoop
+from training.replicas.job_processes import JobProcesses
 
 SendReport = Callable[[TrainingReport], None]
 

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from training import child
 from training.cluster import Replica, build_environment, list_replicas
-from training.event_loop import EventLoop
-from training.job_processes import JobProcesses
 from training.messages import ReplicaGroup, ReplicaRole, TrainingRequest
 from training.program import PROVIDED
-from training.restart_policy import describe_exit
+from training.replicas import child
+from training.replicas.event_loop import EventLoop
+from training.replicas.job_processes import JobProcesses
+from training.replicas.restart_policy import describe_exit
 
 _GRACE_SECONDS = 5.0
 _PRINT_VERSION = """

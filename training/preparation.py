@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from serving.errors import ServingError
-from training.job_processes import JobProcesses
 from training.logs.entries import SERVICE_TASK
 from training.messages import TrainingFailure, TrainingRequest
 from training.program import Program, ProgramBuilder
+from training.replicas.job_processes import JobProcesses
 
 
 class Preparation:

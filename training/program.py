@@ -21,8 +21,8 @@ from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.storage import ArtifactFetcher, HeldEntry
 from serving.artifacts.storage.file_system import parse_storage_uri
 from serving.errors import ModelError, ServingError, Unavailable
-from training.containers import fetch_images
 from training.messages import TrainingFailure, TrainingRequest
+from training.replicas.containers import fetch_images
 
 # Modules that every program finds.
 PROVIDED = Path(__file__).with_name("provided")

@@ -32,7 +32,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from serving.child_environment import sanitize_environment
+from serving.artifacts.child_environment import sanitize_environment
 from serving.errors import LoadFailed
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ import msgspec
 
 from autoscaler import linux
 from serving.scratch_folders import remove_folder
-from training.child import LIFELINE
 from training.cluster_supervisor import ClusterSupervisor
 from training.messages import (
     CANCELLED,
@@ -24,6 +23,7 @@ from training.messages import (
     TrialReport,
 )
 from training.program import Program
+from training.replicas.child import LIFELINE
 from training.trials.trial_metrics import TrialMetrics
 
 _STDOUT = 1

@@ -17,8 +17,6 @@ from pathlib import Path
 import msgspec
 
 from serving.errors import ServingError
-from training.event_loop import EventLoop
-from training.job_processes import JobProcesses, RunningProcess
 from training.liveness import SendReport, send_heartbeats, watch_lifeline
 from training.logs.entries import SERVICE_TASK
 from training.logs.severity import ERROR, INFO
@@ -40,7 +38,9 @@ from training.messages import (
 )
 from training.preparation import Preparation
 from training.program import Program
-from training.replica_output import LineReader
+from training.replicas.event_loop import EventLoop
+from training.replicas.job_processes import JobProcesses, RunningProcess
+from training.replicas.replica_output import LineReader
 from training.trials.trial_process import run_trial
 
 HandleReport = Callable[["_RunningTrial", TrialReport], None]

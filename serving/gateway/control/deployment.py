@@ -22,9 +22,9 @@ from autoscaler.scaling_loop import Autoscaler
 from serving import acceleration_record
 from serving.acceleration_record import RecordLocation
 from serving.artifacts import prepare
+from serving.artifacts.child_environment import sanitize_environment
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
-from serving.child_environment import sanitize_environment
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.container_engine import engine_environment, find_engine, make_run_config, require_engine
 from serving.errors import (

@@ -25,7 +25,7 @@ _NODE = (
 )
 _SPARE_WARMUP = "serving.node.warmup.spare_warmup"
 # What forks replicas of training jobs.
-_TRAINING = ("training.supervisor", "training.thread_pools")
+_TRAINING = ("training.supervisor", "training.replicas.thread_pools")
 # What suggests trials of studies; the default pilot has its libraries anyway.
 _TUNING = ("tuning.suggester",)
 _ENVIRONMENT = {

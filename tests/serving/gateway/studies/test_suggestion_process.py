@@ -13,7 +13,7 @@ import pytest
 
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.supervision import Supervisor
-from serving.child_environment import sanitize_environment
+from serving.artifacts.child_environment import sanitize_environment
 from serving.gateway.control.pilot_specs import framework_pilot_spec
 from serving.gateway.studies.suggestion_process import SuggesterLauncher, SuggesterLost
 from tests.bounds import HANG_SECONDS

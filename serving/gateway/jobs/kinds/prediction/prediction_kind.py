@@ -11,8 +11,8 @@ import msgspec
 
 from autoscaler.child_launcher import module_command
 from batch.messages import JOB_FOLDER, FailureStatus, JobCounts, JobOutcome, JobPhase, JobReport, JobRequest
+from serving.artifacts.child_environment import sanitize_environment
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
-from serving.child_environment import sanitize_environment
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.catalog.prediction_checks import PredictionRules

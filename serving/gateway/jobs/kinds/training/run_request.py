@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.artifacts.child_environment import keep_storage_variables, sanitize_environment
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.child_environment import keep_storage_variables, sanitize_environment
 from serving.config import ServeConfig
 from serving.container_engine import engine_environment, find_engine
 from serving.gateway.catalog.training_replicas import (

@@ -6,7 +6,7 @@ import pytest
 
 from training.cluster import Replica
 from training.messages import ReplicaRole, RestartLimits
-from training.restart_policy import Action, RestartHistory, decide_after_exit
+from training.replicas.restart_policy import Action, RestartHistory, decide_after_exit
 
 MASTER = Replica(ReplicaRole.MASTER, 0)
 WORKER = Replica(ReplicaRole.WORKER, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.replica_output import LineReader
+from training.replicas.replica_output import LineReader
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.event_loop import EventLoop
+from training.replicas.event_loop import EventLoop
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from serving.container_engine import SUPERVISOR, fetch_image
 from training.messages import ContainerEngine, ContainerProgram, ReplicaGroup
 
-# The priority of a replica, as its process would have it by the nice value and the score of `training.child`.
+# The priority of a replica, as its process would have it by the values of `training.replicas.child`.
 _CPU_SHARES, _OOM_SCORE = 110, 800
 _METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 _CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from serving.scratch_folders import remove_folder
-from training import child, containers, forked_program
 from training.cluster import PortReservation, Replica, build_environment
-from training.job_processes import JobProcesses, OnExit, RunningProcess
 from training.messages import ContainerEngine, ContainerProgram, TrainingRequest
 from training.program import PROVIDED, Program
+from training.replicas import child, containers, forked_program
+from training.replicas.job_processes import JobProcesses, OnExit, RunningProcess
 
 
 class ReplicaLauncher:

@@ -30,7 +30,7 @@ _EARLY_VARIABLES = (
     "TF_CPP_", "TF_ENABLE_", "TF_XLA_", "XLA_", "MALLOC_", "GLIBC_", "LD_", "LANG", "LC_", "JAX_",
 )  # fmt: skip
 # Pilots import it.
-_THREAD_POOLS = "training.thread_pools"
+_THREAD_POOLS = "training.replicas.thread_pools"
 
 
 def find_obstacle(variables: Mapping[str, str], folders: Sequence[Path]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.training.jobs import JobRun, is_alive
-from training.containers import build_command
 from training.messages import ContainerEngine, ContainerProgram, ReplicaEvent, ReplicaGroup, ReplicaRole
+from training.replicas.containers import build_command
 
 
 def build(program: ContainerProgram, **changes: Any) -> list[str]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serving.child_environment import sanitize_environment
+from serving.artifacts.child_environment import sanitize_environment
 
 SERVER = {
     "PATH": "/bin",

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from autoscaler import linux, machine
-from training import child
-from training.event_loop import EventLoop
 from training.logs.severity import INFO, SeverityParser
-from training.replica_output import LineReader
+from training.replicas import child
+from training.replicas.event_loop import EventLoop
+from training.replicas.replica_output import LineReader
 
 OnExit = Callable[[int], None]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from decimal import Decimal
 from urllib.parse import unquote
 
@@ -51,6 +53,9 @@ _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
 _COUNT = re.compile(r"[0-9]{1,4}")
 _BYTES = re.compile(r"[0-9]{1,18}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A process takes no argument and no variable of 128 KiB or more. One of the variables, TF_CONFIG, has the
+# whole input in it, with the addresses of the cluster. All variables together have a limit too.
+_MAX_TEXT_BYTES, _MAX_INPUT_BYTES, _MAX_VARIABLES_BYTES = (128 << 10) - 1, 96 << 10, 1 << 20
 # The groups beside the master, by their fields.
 _GROUPS = ("worker", "parameter_server", "evaluator")
 
@@ -117,6 +122,7 @@ def check_training_input(given: TrainingInput) -> None:
         check_tuning(given.hyperparameters)
     if any("\0" in text for text in given.args):
         raise _input_error("args", "An argument cannot hold a NUL character.")
+    _check_size(given)
 
 
 def check_training_options(given: TrainingOptions) -> None:
@@ -130,8 +136,35 @@ def check_training_options(given: TrainingOptions) -> None:
             raise _option_error("env", f"{name!r} is no name of a variable: letters, digits and '_'.")
         if "\0" in value:
             raise _option_error("env", f"The value of {name} cannot hold a NUL character.")
+    _check_variables_size(given.env)
     if given.deploy is not None:
         check_deployment(given.deploy)
+
+
+def _check_size(given: TrainingInput) -> None:
+    """The program finds the whole input in TF_CONFIG, where JSON takes six bytes for some characters."""
+    sizes = {
+        field: len(json.dumps(msgspec.to_builtins(getattr(given, field))))
+        for field in given.__struct_fields__
+    }
+    if sum(sizes.values()) > _MAX_INPUT_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise _input_error(
+            largest,
+            f"It takes {sizes[largest]:,} bytes of an input of {sum(sizes.values()):,}, of which programs "
+            f"get {_MAX_INPUT_BYTES:,} at most. Put large values into a file, and pass its place.",
+        )
+
+
+def _check_variables_size(variables: Mapping[str, str]) -> None:
+    sizes = {name: len(f"{name}={value}".encode()) for name, value in variables.items()}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    if sizes.get(largest, 0) > _MAX_TEXT_BYTES or sum(sizes.values()) > _MAX_VARIABLES_BYTES:
+        raise _option_error(
+            "env",
+            f"{largest} takes {sizes[largest]:,} bytes of {sum(sizes.values()):,}. A variable may take "
+            f"{_MAX_TEXT_BYTES:,} and all together {_MAX_VARIABLES_BYTES:,}: put large values into a file.",
+        )
 
 
 def check_deployment(given: DeploymentOptions) -> None:

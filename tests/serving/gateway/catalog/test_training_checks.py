@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ def parse(**changes: Any) -> TrainingInput:
         },
         {**CUSTOM, "masterConfig": GPU},
         {"jobDir": "/data/out", "args": ["--steps", "5"]},
+        {"args": ["x" * 90_000]},
         {"scheduling": {"maxRunningTime": "3600s", "maxWaitTime": "1800.5s", "priority": 1000}},
         {**IMAGE, "args": ["--x"]},
         {**IMAGE, "masterConfig": {"imageUri": "gcr.io/p/t", "containerCommand": ["run"]}},
@@ -108,6 +110,9 @@ def test_what_is_taken(changes: dict[str, Any]) -> None:
         ({**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": "2"}}},
          "master_config.accelerator_config"),
         ({"args": ["x"], "masterConfig": {"containerArgs": ["y"]}}, "args"),
+        ({"args": ["x" * (128 << 10)]}, "args"),
+        ({"args": ["x" * 50_000, "y" * 50_000]}, "args"),
+        ({"args": ["é" * 20_000]}, "args"),  # six bytes each in TF_CONFIG
         ({"masterConfig": {"containerArgs": ["y"]}}, "master_config.container_args"),
         ({**CUSTOM, "workerCount": 1, "workerType": "n1-standard-4", "workerConfig": {"imageUri": "i"}},
          "worker_config.image_uri"),
@@ -192,3 +197,22 @@ def test_the_output_of_a_built_in_algorithm_is_shown_as_it_was_sent() -> None:
     assert output.built_in_algorithm_output.framework == "XGBOOST"
     plain = resource_from_json(Job, {"trainingInput": INPUT, "trainingOutput": {"consumedMLUnits": 7}})
     assert rules.build_first_output(plain).consumed_ml_units == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_taken"),
+    [
+        ({"X": "x" * ((128 << 10) - 3)}, True),
+        ({"X": "x" * ((128 << 10) - 2)}, False),
+        ({f"X{number}": "x" * 100_000 for number in range(11)}, False),
+    ],
+)
+def test_variables_that_no_process_can_have(variables: dict[str, str], is_taken: bool) -> None:
+    """The kernel is asked too: it takes what is taken here."""
+    options = resource_from_json(TrainingOptions, {"env": variables})
+    if is_taken:
+        check_training_options(options)
+        subprocess.run(["/bin/true"], env=variables, check=True)
+    else:
+        with pytest.raises(InvalidArgument, match=r"training_options\.env"):
+            check_training_options(options)

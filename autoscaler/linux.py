@@ -23,6 +23,8 @@ _PR_GET_CHILD_SUBREAPER = 37
 _F_SETSIG = 10
 # Seconds between two looks at whether killed processes have ended.
 _REAP_EVERY = 0.005
+# Of what training jobs start: above nodes and pilots, as training ends first when memory runs out.
+JOB_OOM_SCORE = 800
 
 
 def _prctl(option: int, value: int) -> None:
@@ -130,6 +132,33 @@ def kill_descendants(seconds: float = 5.0) -> int:
         killed.update(pids)
         time.sleep(_REAP_EVERY)
     return len(killed)
+
+
+def kill_orphans(least_oom_score: int) -> int:
+    """Kill children of this process, a subreaper, with at least that out-of-memory score, and theirs.
+
+    For orphans whose parent was the subreaper of all that it had started with such a score: as long as it
+    lives, none of them is a child of this process. Returns how many there were.
+    """
+    killed: set[int] = set()
+    while found := {pid for pid in _list_children() if _read_oom_score(pid) >= least_oom_score} - killed:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+        time.sleep(_REAP_EVERY)  # their children become those of this process
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+    return len(killed)
+
+
+def _read_oom_score(pid: int) -> int:
+    """That of a process; low for one that has ended."""
+    try:
+        return int(Path("/proc", str(pid), "oom_score_adj").read_text())
+    except (OSError, ValueError):
+        return -1000
 
 
 def _list_children(pid: str = "self") -> list[int]:

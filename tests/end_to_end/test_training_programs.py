@@ -14,7 +14,7 @@ import pytest
 
 from tests.end_to_end import models
 from tests.end_to_end.jobs import finished, get, submit
-from tests.end_to_end.training_jobs import PARENT, list_log, texts, training_job, write_wheel
+from tests.end_to_end.training_jobs import PARENT, list_log, start_pilot, texts, training_job, write_wheel
 from tests.server import Server, running_server, until
 
 VERSION = f"{PARENT}/models/beside/versions/v1"
@@ -156,4 +156,41 @@ def test_a_program_that_leaves_no_byte(tmp_path: Path, who: str) -> None:
         # The server takes changes again.
         server.create_model(f"{PARENT}/models/after")
         assert get(server, f"{PARENT}/jobs/filling")["state"] == "FAILED"
+        assert server.stop() == 0
+
+
+DETACHED = """
+    import os, pathlib, sys, time
+    folder = pathlib.Path(sys.argv[-1])
+    if os.environ["PILOTLIGHT_ATTEMPT"] == "2":
+        print("again")
+        sys.exit()
+    supervisor = os.getppid()
+    if not os.fork():
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        (folder / "daemon").write_text(str(os.getpid()))
+        time.sleep(600)
+    while not (folder / "daemon").exists():
+        time.sleep(0.01)
+    os.kill(supervisor, 9)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_a_killed_supervisor_leaves_no_daemon(tmp_path: Path, is_forked: bool) -> None:
+    """What its program had detached before is gone when the next attempt has ended."""
+    wheel = write_wheel(tmp_path, DETACHED)
+    with running_server(tmp_path / "state") as server:
+        if is_forked:
+            start_pilot(server, write_wheel(tmp_path / "other", ""))
+        ended = finished(
+            server, submit(server, training_job("detached", wheel, jobDir=str(tmp_path / "out")))
+        )
+
+        assert ended["state"] == "SUCCEEDED"
+        daemon = (tmp_path / "out" / "daemon").read_text()
+        until(lambda: not Path("/proc", daemon).exists(), "the daemon is gone")
         assert server.stop() == 0

@@ -14,8 +14,6 @@ from autoscaler import linux, node_process
 
 # Online predictions come first.
 _NICE = 10
-# Above that of nodes and pilots: training ends first when memory runs out.
-_OOM_SCORE = 800
 # The number of a child's lifeline. A program keeps it open, and so the kernel's signal stays set.
 LIFELINE = 3
 
@@ -92,7 +90,7 @@ def _restrict_process() -> None:
     """Before a program of the user's runs."""
     if linux.AVAILABLE:
         linux.die_with_lifeline(LIFELINE)
-    linux.raise_oom_score(_OOM_SCORE)
+    linux.raise_oom_score(linux.JOB_OOM_SCORE)
     linux.harden_process(nice=_NICE)
 
 

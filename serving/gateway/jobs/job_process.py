@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from autoscaler import linux
 from autoscaler.child_launcher import RunningChild, run_child
 from autoscaler.pools import NodePool
 from autoscaler.processes import describe_exit
@@ -47,6 +48,15 @@ class JobProcessLauncher:
         process and all it has started are gone. Raises OSError if it cannot be started, and what `on_report`
         raises.
         """
+        result = await self._run_to_result(attempt, log, on_report, stop)
+        if isinstance(result, LostProcess):
+            # One that was killed could not end what had detached itself.
+            await self.threads.run(linux.kill_orphans, linux.JOB_OOM_SCORE)
+        return result
+
+    async def _run_to_result(
+        self, attempt: JobAttempt, log: JobLog, on_report: ReportHandler, stop: asyncio.Event
+    ) -> AttemptResult:
         before = log.size()
         async with contextlib.AsyncExitStack() as running:
             with log.open() as stderr:

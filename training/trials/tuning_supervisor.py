@@ -5,7 +5,9 @@ Each trial is a fork that supervises a cluster of its own, so that trials share 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import signal
 import time
@@ -52,6 +54,8 @@ _TRIAL_GRACE_SECONDS = 3.0
 _LEAST_LOG_BYTES = 4 << 20
 # Characters of a line of a trial's supervisor that is no report.
 _MAX_TROUBLE_LENGTH = 1000
+# Room for orders that are not read yet: one may have 32 KiB.
+_PIPE_BYTES = 1 << 20
 _ORDERS = msgspec.json.Decoder(TrialOrder)
 _REPORTS = msgspec.json.Decoder(TrialReport)
 
@@ -286,7 +290,10 @@ def _open_pipe(path: Path) -> int:
     """Make a named pipe; opened for writing too, it never ends."""
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # the least that there is, 64 KiB, holds one order of any length
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return pipe
 
 
 def _describe_end(report: TrialReport, tag: str) -> str:

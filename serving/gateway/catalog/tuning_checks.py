@@ -8,11 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.names import check_job_id
 from serving.resources import HyperparameterSpec, ParameterSpec
 from tuning.decide import TuningPlan
-from tuning.space import MAX_DISCRETE_VALUES, Parameter, ParameterKind, Scale, SearchSpace
+from tuning.space import MAX_DISCRETE_VALUES, Parameter, ParameterKind, Scale, SearchSpace, format_value
 from tuning.study import Algorithm, Goal, Metric, StoppingRule, Study
 
 T = TypeVar("T")
@@ -22,6 +24,9 @@ MAX_TRIALS = 1000
 DEFAULT_TAG = "training/hptuning/metric"
 _MAX_PARAMETERS, _MAX_VALUES, _MAX_TEXT_LENGTH = 200, 1000, 1000
 _EXACT_INTEGER = 2**53
+# The order that starts a trial is a line of at most 64 KiB, and several of them have room in its pipe.
+_MAX_ARGUMENT_BYTES = 32 << 10
+_LONGEST_NUMBER = "-1.7976931348623157e+308"
 # Names become arguments, --NAME=VALUE.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _JOB_FOLDER = ("job-dir", "job_dir")
@@ -109,7 +114,21 @@ def _read_parameters(given: Sequence[ParameterSpec]) -> tuple[Parameter, ...]:
     for place, spec in enumerate(given):
         _check_name(spec.parameter_name, seen, f"params[{place}].parameter_name")
         seen.add(spec.parameter_name)
-    return tuple(_read_parameter(spec, f"params[{place}]") for place, spec in enumerate(given))
+    parameters = tuple(_read_parameter(spec, f"params[{place}]") for place, spec in enumerate(given))
+    longest = sum(_count_longest_argument(parameter) for parameter in parameters)
+    if longest > _MAX_ARGUMENT_BYTES:
+        raise _error(
+            "params",
+            f"The arguments of a trial could have {longest} bytes, more than {_MAX_ARGUMENT_BYTES}. "
+            "Shorten names or values.",
+        )
+    return parameters
+
+
+def _count_longest_argument(parameter: Parameter) -> int:
+    """Bytes of --NAME=VALUE with the longest value, as it is sent to the supervisor."""
+    texts = [format_value(value) for value in parameter.values] or [_LONGEST_NUMBER]
+    return max(len(msgspec.json.encode(f"--{parameter.name}={text}")) + 1 for text in texts)
 
 
 def _check_name(name: str, seen: set[str], field: str) -> None:

@@ -331,6 +331,7 @@ def test_logs_tell_trials_apart_and_have_ids_in_order(tmp_path: Path) -> None:
         job.start_trial(1)
         job.start_trial(2)
         job.wait_for_end(1)
+        job.wait_for_end(2)
         job.finish_trials()
         job.finish()
     entries = job.entries()

@@ -18,6 +18,7 @@ from tuning.study import Algorithm, Goal, StoppingRule
 CONFIGS = json.loads((Path(__file__).parents[3] / "data" / "tuning_configs.json").read_text())
 RATE: dict[str, Any] = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}
 LAYERS: dict[str, Any] = {"parameterName": "layers", "type": "INTEGER", "minValue": 1, "maxValue": 3}
+LONG = "é" * 999
 KERNEL: dict[str, Any] = {
     "parameterName": "kernel",
     "type": "CATEGORICAL",
@@ -84,6 +85,14 @@ def test_bounds_of_a_discrete_parameter_are_ignored() -> None:
     [
         ({"params": []}, "params"),
         ({"params": [RATE] * 201}, "params"),
+        (
+            {
+                "params": [
+                    KERNEL | {"parameterName": f"k{n}", "categoricalValues": ["é" * 999]} for n in range(20)
+                ]
+            },
+            "params",
+        ),
         ({"params": [RATE, RATE]}, "params[1].parameter_name"),
         ({"params": [RATE | {"parameterName": ""}]}, "params[0].parameter_name"),
         ({"params": [RATE | {"parameterName": "a=b"}]}, "params[0].parameter_name"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class PortReservation:
     def __init__(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Raises OSError when there are not enough free ports in the range."""
         self._held: dict[Replica, socket.socket] = {}
-        candidates = iter(random.sample(range(first, last + 1), last + 1 - first))
+        candidates = _iterate_ports(first, last)
         try:
             for replica in replicas:
                 if replica.role is not ReplicaRole.EVALUATOR:
@@ -80,7 +80,14 @@ class PortReservation:
             self.release(replica)
 
 
-def _hold_free_port(candidates: Any) -> socket.socket:
+def _iterate_ports(first: int, last: int) -> Iterator[int]:
+    """All ports of a range, from a random one on: whoever reserves at the same time begins elsewhere."""
+    start = random.randint(first, last)
+    yield from range(start, last + 1)
+    yield from range(first, start)
+
+
+def _hold_free_port(candidates: Iterator[int]) -> socket.socket:
     for port in candidates:
         held = socket.socket()
         try:

@@ -18,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,15 +80,19 @@ def call(url: str, method: str = "GET", body: Any = None) -> Any:
         return json.load(answer)
 
 
-def wait_for_server(url: str) -> Any:
-    """Until it is ready, pilots included."""
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + _START_SECONDS
     while True:
         with contextlib.suppress(OSError):
-            return call(f"{url}/readyz")
+            if is_so():
+                return
         if time.monotonic() > end:
-            raise SystemExit(f"{url} is not ready after {_START_SECONDS:g} s")
+            raise SystemExit(f"after {_START_SECONDS:g} s still not: {what}")
         time.sleep(0.1)
+
+
+def is_pilot_ready(url: str) -> bool:
+    return any(pilot["state"] == "lit" for pilot in call(f"{url}/nodes")["pilots"])
 
 
 def write_wheel(folder: Path) -> Path:
@@ -135,7 +139,7 @@ def wait_for_state(url: str, name: str, state: str) -> float:
             return time.monotonic()
         if found in ("FAILED", "CANCELLED"):
             raise SystemExit(json.dumps(call(f"{url}/v1/{_PROJECT}/jobs/{name}"), indent=2)[:4000])
-        time.sleep(0.02)
+        time.sleep(0.1)
     raise SystemExit(f"{name} is not {state} after {_JOB_SECONDS:g} s")
 
 
@@ -149,8 +153,9 @@ def measure(plan: TuningPlan) -> TuningFigures:
         command += ["--state-dir", str(folder / "state")]
         with run_group(command, {}, None, folder / "log"):
             url = f"http://127.0.0.1:{port}"
-            wait_for_server(url)
+            wait_until(lambda: bool(call(f"{url}/readyz")), "the server is ready")
             run_job(url, folder, "warm_up", TuningPlan(4, plan.parallel, plan.algorithm))
+            wait_until(lambda: is_pilot_ready(url), "the pilot is ready that jobs are forked from")
             return run_job(url, folder, "measured", plan)
 
 

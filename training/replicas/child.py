@@ -42,10 +42,10 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def fork_child(run: Callable[[], NoReturn], *, ends_itself: bool = False) -> Child:
+def fork_child(run: Callable[[], NoReturn], *, stdin: int | None = None, ends_itself: bool = False) -> Child:
     """Fork a process that calls `run`; raises OSError. `run` has descriptors 0 to 2 and the lifeline only.
 
-    `ends_itself` is for programs of our own, which watch their lifeline.
+    `ends_itself` is for programs of our own, which watch their lifeline. Without `stdin` it can read nothing.
     """
     with contextlib.ExitStack() as undo:
         pipes = [os.pipe() for _ in range(3)]
@@ -56,7 +56,8 @@ def fork_child(run: Callable[[], NoReturn], *, ends_itself: bool = False) -> Chi
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _run_child(run, child_stdout, child_stderr, child_lifeline, ends_itself=ends_itself)
+            streams = (stdin, child_stdout, child_stderr)
+            _run_child(run, streams, child_lifeline, ends_itself=ends_itself)
         undo.pop_all()
     for fd in (child_stdout, child_stderr, child_lifeline):
         os.close(fd)
@@ -66,14 +67,13 @@ def fork_child(run: Callable[[], NoReturn], *, ends_itself: bool = False) -> Chi
 
 
 def _run_child(
-    run: Callable[[], NoReturn], stdout: int, stderr: int, lifeline: int, *, ends_itself: bool
+    run: Callable[[], NoReturn], streams: tuple[int | None, int, int], lifeline: int, *, ends_itself: bool
 ) -> NoReturn:
     try:
         os.setsid()
         node_process.restore_signals()
-        null = os.open(os.devnull, os.O_RDONLY)
-        for number, fd in enumerate((null, stdout, stderr)):
-            os.dup2(fd, number)
+        for number, fd in enumerate(streams):
+            os.dup2(os.open(os.devnull, os.O_RDONLY) if fd is None else fd, number)
         os.dup2(lifeline, LIFELINE)
         os.set_inheritable(LIFELINE, True)
         _release_others(null)

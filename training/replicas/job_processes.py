@@ -103,13 +103,20 @@ class JobProcesses:
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
     def start(
-        self, run: Callable[[], NoReturn], task: str, on_exit: OnExit, log: LineWriter | None = None
+        self,
+        run: Callable[[], NoReturn],
+        task: str,
+        on_exit: OnExit,
+        *,
+        log: LineWriter | None = None,
+        stdin: int | None = None,
     ) -> RunningProcess:
         """Fork a process whose lines go to `log`, by default the job's, as those of `task`.
 
         Raises OSError.
         """
-        return self._watch(RunningProcess(child.fork_child(run), task, log or self._log, on_exit))
+        started = child.fork_child(run, stdin=stdin)
+        return self._watch(RunningProcess(started, task, log or self._log, on_exit))
 
     def start_container(
         self, command: list[str], environment: Mapping[str, str], folder: Path, task: str, on_exit: OnExit

@@ -1,9 +1,10 @@
-"""The process of one trial: the supervisor of its cluster, which reads its metric too."""
+"""A process that runs trials: the supervisor of the cluster of each, which reads its metric too."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,7 +27,7 @@ from training.program import Program
 from training.replicas.child import LIFELINE
 from training.trials.trial_metrics import TrialMetrics
 
-_STDOUT = 1
+_STDIN, _STDOUT = 0, 1
 # Seconds between two looks at the metric; looks that take long are rarer. Buckets are asked less often.
 _POLL_SECONDS, _BUCKET_POLL_SECONDS = 1.0, 10.0
 _BUSY_SHARE = 0.05
@@ -34,20 +35,41 @@ _BUSY_SHARE = 0.05
 _MAX_MESSAGE_LENGTH = 6000
 
 
-def run_trial(request: TrainingRequest, program: Program, *, from_pilot: bool) -> NoReturn:
-    """Run a trial in this process, which a tuning supervisor has forked. Reports go to standard output."""
+class TrialRun(msgspec.Struct, frozen=True):
+    """A trial, with all arguments of its program, and its folder as the program is told it."""
+
+    request: TrainingRequest
+    arguments: tuple[str, ...]
+    job_dir: str
+
+
+def run_trials(program: Program, *, from_pilot: bool) -> NoReturn:
+    """Run trials, one after the other, in this process, which a tuning supervisor has forked.
+
+    Their requests come as lines on standard input, until its end; reports go to standard output.
+    """
     linux.name_process("pilotlight-trial")
-    os.environ.update(request.environment)  # buckets are read with what the program gets for that
     # The entry of the cache is held by the parent.
     program = dataclasses.replace(program, entry=None)
+    for line in os.fdopen(_STDIN, "rb"):
+        order = msgspec.json.decode(line, type=TrialRun)
+        os.environ.update(order.request.environment)  # buckets are read with what the program gets for that
+        own = dataclasses.replace(program, arguments=order.arguments, job_dir=order.job_dir)
+        _write_report(run_trial(order.request, own, from_pilot=from_pilot))
+    os._exit(0)
+
+
+def run_trial(request: TrainingRequest, program: Program, *, from_pilot: bool) -> TrialReport:
+    """Run a trial to its end; returns its last report."""
     metrics, trial = TrialMetrics(request), int(request.trial)
     supervisor = ClusterSupervisor(request, _ignore_report, LIFELINE, from_pilot=from_pilot, program=program)
     MetricPoll(supervisor, metrics, trial).begin()
     result = supervisor.run()
+    # Until the next one begins nobody is to be ended.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report = _build_last_report(result, metrics, trial)
     remove_folder(Path(request.scratch_dir))
-    _write_report(msgspec.structs.replace(report, log_bytes=supervisor.log_bytes))
-    os._exit(0)
+    return msgspec.structs.replace(report, log_bytes=supervisor.log_bytes)
 
 
 class MetricPoll:
@@ -82,7 +104,7 @@ class MetricPoll:
 
     def _watch_bucket(self) -> None:
         if not self._metrics.has_reports():
-            self._supervisor.processes.start(self._follow_bucket, "metrics", lambda _: None, self)
+            self._supervisor.processes.start(self._follow_bucket, "metrics", lambda _: None, log=self)
 
     def _follow_bucket(self) -> NoReturn:
         """In a process that ends with the cluster's."""

@@ -1,12 +1,12 @@
 """The supervisor of a tuning job: prepares its program once, and runs trials as it is ordered to.
 
-Each trial is a fork that supervises a cluster of its own, so that trials share nothing but the program.
+Each of the trials that run at a time has a supervisor of its cluster, a fork that runs others after it. So
+trials share nothing but the program.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import signal
@@ -43,9 +43,9 @@ from training.program import Program
 from training.replicas.event_loop import EventLoop
 from training.replicas.job_processes import JobProcesses, RunningProcess
 from training.replicas.replica_output import LineReader
-from training.trials.trial_process import run_trial
+from training.trials.trial_process import TrialRun, run_trials
 
-HandleReport = Callable[["_RunningTrial", TrialReport], None]
+HandleReport = Callable[["_Slot", TrialReport], None]
 WriteNote = Callable[[str, str], None]
 
 # Beyond the time that the processes of a trial have after SIGTERM.
@@ -61,17 +61,24 @@ _REPORTS = msgspec.json.Decoder(TrialReport)
 
 
 @dataclass(slots=True, eq=False)
-class _RunningTrial:
-    """A trial's process, with the slot it takes up.
+class _Slot:
+    """A place for one trial at a time, with the process that runs those of this place.
 
-    `last` is its last report once that has come, `is_stopped` whether an order has ended it.
+    `requests` is where it reads what to run, `trial` the one that it runs, `is_stopped` whether an order has
+    ended that.
     """
 
-    number: int
-    slot: int
+    groups: tuple[ReplicaGroup, ...]
     process: RunningProcess | None = None
-    last: TrialReport | None = None
+    requests: int = -1
+    trial: int = 0
     is_stopped: bool = False
+
+    def close(self) -> None:
+        """The process ends once it has nothing to do."""
+        if self.requests >= 0:
+            os.close(self.requests)
+            self.requests = -1
 
 
 class TuningSupervisor:
@@ -104,7 +111,7 @@ class TuningSupervisor:
             on_failure=self._end,
         )
         self._program = Program(())
-        self._trials: dict[int, _RunningTrial] = {}
+        self._slots = [_Slot(groups) for groups in settings.slots]
         self._started_at = time.monotonic()
         self._replica_seconds = 0.0
         self._has_ended = False
@@ -159,74 +166,90 @@ class TuningSupervisor:
                 self._end(TrainingFailure("FAILED_PRECONDITION", failure) if failure else None)
 
     def _start_trial(self, number: int, args: tuple[str, ...]) -> None:
-        taken = {trial.slot for trial in self._trials.values()}
-        slot = next(slot for slot in range(len(self._settings.slots)) if slot not in taken)
-        trial = self._trials[number] = _RunningTrial(number, slot)
+        slot = next(slot for slot in self._slots if not slot.trial)
+        slot.trial, slot.is_stopped = number, False
+        self._write_note(f"Trial {number} starts: {' '.join(args)}")
         try:
-            request = self._build_request(trial, args)
-            everything = (*self._request.args, *args)
-            arguments, job_dir = self._preparation.builder.make_arguments(everything, request.job_dir)
-            program = dataclasses.replace(self._program, arguments=arguments, job_dir=job_dir)
-            self._write_note(f"Trial {number} starts: {' '.join(args)}")
-            trial.process = self._processes.start(
-                partial(run_trial, request, program, from_pilot=self._from_pilot),
-                SERVICE_TASK,
-                lambda _: self._handle_trial_exit(trial),
-                _TrialOutput(trial, self._handle_report, self._write_note),
-            )
+            run = self._build_run(slot, args)
+            if slot.process is None:
+                self._start_process(slot)
+            os.write(slot.requests, msgspec.json.encode(run) + b"\n")
         except ServingError as error:
-            self._conclude_trial(TrialReport(number, ended=True, failure=error.message))
+            self._conclude_trial(slot, TrialReport(number, ended=True, failure=error.message))
         except OSError as error:
             self._write_note(f"Trial {number} cannot be started: {error.strerror or error}.", ERROR)
-            self._conclude_trial(TrialReport(number, ended=True, lost=True))
+            self._conclude_trial(slot, TrialReport(number, ended=True, lost=True))
 
-    def _build_request(self, trial: _RunningTrial, args: tuple[str, ...]) -> TrainingRequest:
+    def _start_process(self, slot: _Slot) -> None:
+        """Raises OSError."""
+        reading, slot.requests = os.pipe2(os.O_CLOEXEC)
+        try:
+            slot.process = self._processes.start(
+                partial(run_trials, self._program, from_pilot=self._from_pilot),
+                SERVICE_TASK,
+                lambda _: self._handle_process_exit(slot),
+                log=_SlotOutput(slot, self._handle_report, self._write_note),
+                stdin=reading,
+            )
+        except OSError:
+            slot.close()
+            raise
+        finally:
+            os.close(reading)
+
+    def _build_run(self, slot: _Slot, args: tuple[str, ...]) -> TrialRun:
+        """Raises ServingError, OSError."""
+        request = self._build_request(slot, args)
+        everything = (*self._request.args, *args)
+        return TrialRun(request, *self._preparation.builder.make_arguments(everything, request.job_dir))
+
+    def _build_request(self, slot: _Slot, args: tuple[str, ...]) -> TrainingRequest:
         """The request of a trial's own run."""
-        request, number = self._request, trial.number
+        request, number = self._request, slot.trial
         scratch = Path(request.scratch_dir, "trials", str(number))
         metric_file = scratch / "metrics" / "output.metrics"
         metric_file.parent.mkdir(parents=True, exist_ok=True)
         # What an attempt before this one has reported is not this one's.
         metric_file.unlink(missing_ok=True)
-        groups = self._settings.slots[trial.slot]
-        size = sum(group.count for group in groups) * len(self._settings.slots)
+        size = sum(group.count for group in slot.groups) * len(self._slots)
         return msgspec.structs.replace(
             request,
             trials=None,
             trial=str(number),
             metric_tag=self._settings.metric_tag,
             metric_file=str(metric_file),
-            groups=tuple(_add_arguments(group, args) for group in groups),
+            groups=tuple(_add_arguments(group, args) for group in slot.groups),
             job_dir=f"{request.job_dir.rstrip('/')}/{number}" if request.job_dir else "",
             scratch_dir=str(scratch),
             threads=request.threads or max(1, len(os.sched_getaffinity(0)) // size),
-            log_bytes=max(_LEAST_LOG_BYTES, request.log_bytes // (2 * len(self._settings.slots))),
+            log_bytes=max(_LEAST_LOG_BYTES, request.log_bytes // (2 * len(self._slots))),
         )
 
     def _stop_trial(self, number: int) -> None:
-        trial = self._trials.get(number)
-        if trial is not None and trial.process is not None:
-            trial.is_stopped = True
-            self._write_note(f"Trial {number} is stopped early.")
-            trial.process.terminate_group()
+        for slot in self._slots:
+            if slot.trial == number and slot.process is not None:
+                slot.is_stopped = True
+                self._write_note(f"Trial {number} is stopped early.")
+                slot.process.terminate_group()
 
     # ---- trials
 
-    def _handle_report(self, trial: _RunningTrial, report: TrialReport) -> None:
-        if report.ended:
-            trial.last = report
-        else:
+    def _handle_report(self, slot: _Slot, report: TrialReport) -> None:
+        if not report.ended:
             self._send_report(TrainingReport(trial=report))
+        elif report.cancelled and not slot.is_stopped:
+            self._conclude_trial(slot, msgspec.structs.replace(report, final=None, failure="", lost=True))
+        else:
+            self._conclude_trial(slot, report)
 
-    def _handle_trial_exit(self, trial: _RunningTrial) -> None:
-        """Its last report counts now that nothing of it is left."""
-        report = trial.last or TrialReport(trial.number, ended=True, lost=True)
-        if report.cancelled and not trial.is_stopped:
-            report = msgspec.structs.replace(report, final=None, failure="", lost=True)
-        self._conclude_trial(report)
+    def _handle_process_exit(self, slot: _Slot) -> None:
+        slot.process = None
+        slot.close()
+        if slot.trial:
+            self._conclude_trial(slot, TrialReport(slot.trial, ended=True, lost=True))
 
-    def _conclude_trial(self, report: TrialReport) -> None:
-        del self._trials[report.trial]
+    def _conclude_trial(self, slot: _Slot, report: TrialReport) -> None:
+        slot.trial = 0
         self._replica_seconds += report.replica_seconds
         self._log.count_trial(report.log_bytes)
         # With the job end the trials that still run, which is no end of their own.
@@ -245,6 +268,8 @@ class TuningSupervisor:
             return
         self._has_ended, self._failure = True, failure
         self._write_note("Job completed successfully." if failure is None else failure.message)
+        for slot in self._slots:
+            slot.close()
         grace = self._request.grace_seconds + _TRIAL_GRACE_SECONDS
         self._processes.end_all(grace, self._handle_all_gone)
 
@@ -255,14 +280,14 @@ class TuningSupervisor:
         self._log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
 
 
-class _TrialOutput:
-    """What the process of a trial prints: reports, and on standard error troubles of its own.
+class _SlotOutput:
+    """What the process of a slot prints: reports, and on standard error troubles of its own.
 
     These, and reports that cannot be read, are for the job's log.
     """
 
-    def __init__(self, trial: _RunningTrial, handle_report: HandleReport, write_note: WriteNote) -> None:
-        self._trial = trial
+    def __init__(self, slot: _Slot, handle_report: HandleReport, write_note: WriteNote) -> None:
+        self._slot = slot
         self._handle_report = handle_report
         self._write_note = write_note
 
@@ -271,10 +296,10 @@ class _TrialOutput:
             try:
                 report = _REPORTS.decode(line)
             except msgspec.DecodeError:
-                text = f"The supervisor of trial {self._trial.number}: {line[:_MAX_TROUBLE_LENGTH]}"
+                text = f"The supervisor of trial {self._slot.trial}: {line[:_MAX_TROUBLE_LENGTH]}"
                 self._write_note(text, ERROR)
             else:
-                self._handle_report(self._trial, report)
+                self._handle_report(self._slot, report)
 
 
 def _add_arguments(group: ReplicaGroup, args: tuple[str, ...]) -> ReplicaGroup:

@@ -82,7 +82,7 @@ class PortReservation:
 
 def _iterate_ports(first: int, last: int) -> Iterator[int]:
     """All ports of a range, from a random one on: whoever reserves at the same time begins elsewhere."""
-    start = random.randint(first, last)
+    [start] = random.sample(range(first, last + 1), 1)
     yield from range(start, last + 1)
     yield from range(first, start)
 

@@ -34,6 +34,7 @@ from serving.cli.local import local_batch, local_predict, local_train, prepare_m
 from serving.cli.parity import parity
 from serving.cli.simulation import simulate
 from serving.cli.studies import studies, trials
+from serving.cli.trials import job_trials
 from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
@@ -90,6 +91,7 @@ _GROUPS: Mapping[str, _CommandGroup] = {
             "update": jobs.update_job,
             "cancel": jobs.cancel_job,
             "stream-logs": jobs.stream_logs,
+            "trials": job_trials.list_trials,
             "deploy": training.deploy_job,
             **iam.build_policy_commands("jobs", "job", "monday"),
         },

@@ -23,6 +23,7 @@ from serving.config import NodeConfig
 from serving.errors import FailedPrecondition, NotFound
 
 # What gcloud uses where it cannot prompt.
+_BEST_TRIAL = "best"
 _DEFAULT_REGION = "us-central1"
 _PAGE_SIZE = 1000
 _TRIAL_LABEL = "ml.googleapis.com/trial_id"
@@ -98,11 +99,19 @@ def deploy_job(
         str | None,
         typer.Option(help="The version to create; the id of the job when left out.", show_default=False),
     ] = None,
+    trial: Annotated[
+        str,
+        typer.Option(
+            metavar="best|NUMBER",
+            help="Of a tuning job, the trial whose model it is; the best one when left out.",
+            show_default=False,
+        ),
+    ] = "",
     path: Annotated[
         str,
         typer.Option(
             metavar="FOLDER",
-            help="The model's folder, below that of the job; needed where there are several.",
+            help="The model's folder, below that of the job or trial; needed where there are several.",
             show_default=False,
         ),
     ] = "",
@@ -124,8 +133,12 @@ def deploy_job(
             f"Job {found['jobId']} is {found['state']}; only one that SUCCEEDED is deployed."
         )
     given = found["trainingInput"]
-    models = client.get_unversioned(f"/jobs/{name}/models")["models"]
-    origin = choose_model(models, given.get("jobDir", ""), path)
+    if "hyperparameters" in given:
+        trial = trial or _BEST_TRIAL
+    elif trial:
+        raise FailedPrecondition(f"{found['jobId']} is no tuning job: it has no trials.")
+    answer = client.get_unversioned(f"/jobs/{name}/models", {"trial": trial} if trial else {})
+    origin = choose_model(answer["models"], answer["folder"], path)
     target = client.resolve_version_name(model, version or found["jobId"])
     parent, _, version_id = target.rpartition("/")
     body = {

@@ -102,8 +102,8 @@ class JobsApi:
         """
         record = self._find_record(request)
         trial = request.query_params.get("trial", "")
-        models = await self._job_queue.kinds[record.kind].find_models(record, trial)
-        return json_response({"models": list(models)})
+        found = await self._job_queue.kinds[record.kind].find_models(record, trial)
+        return json_response({"folder": found.folder, "models": list(found.models)})
 
     def _find_record(self, request: Request) -> JobRecord:
         return rules.get_job(self._catalog.state, _job_name(request))

@@ -44,6 +44,13 @@ class LostProcess(NamedTuple):
 AttemptResult = SucceededAttempt | FailedAttempt | LostProcess
 
 
+class FoundModels(NamedTuple):
+    """The folders with models that are in a folder, "" where there is none."""
+
+    folder: str = ""
+    models: Sequence[str] = ()
+
+
 class TimeLimits(NamedTuple):
     """Seconds from a job's creation until it must be RUNNING, and from then until its end; 0: no limit."""
 
@@ -170,7 +177,7 @@ class JobKind(NewJobRules, Protocol):
     def describe_leftovers(self, record: JobRecord) -> str:
         """What may be left when the removal fails, for the owner of the job."""
 
-    async def find_models(self, record: JobRecord, trial: str = "") -> Sequence[str]:
+    async def find_models(self, record: JobRecord, trial: str = "") -> FoundModels:
         """The folders with models that a job has made, or one of its trials. Raises a ServingError."""
 
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:

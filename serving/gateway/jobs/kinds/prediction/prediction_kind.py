@@ -20,6 +20,7 @@ from serving.gateway.jobs.job_kind import (
     AttemptResult,
     FailedAttempt,
     ForkPlan,
+    FoundModels,
     JobAttempt,
     SucceededAttempt,
     TimeLimits,
@@ -199,8 +200,8 @@ class PredictionKind(PredictionRules):
         given = record.job.prediction_input or PredictionInput()
         return f"Temporary files may be left in {given.output_path}/{JOB_FOLDER}"
 
-    async def find_models(self, record: JobRecord, trial: str = "") -> Sequence[str]:
-        return ()
+    async def find_models(self, record: JobRecord, trial: str = "") -> FoundModels:
+        return FoundModels()
 
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
         return None

@@ -37,6 +37,7 @@ from serving.gateway.jobs.job_kind import (
     AttemptResult,
     FailedAttempt,
     ForkPlan,
+    FoundModels,
     JobAttempt,
     LostProcess,
     SucceededAttempt,
@@ -306,18 +307,18 @@ class TrainingKind(TrainingRules):
     def describe_leftovers(self, record: JobRecord) -> str:
         return ""
 
-    async def find_models(self, record: JobRecord, trial: str = "") -> Sequence[str]:
+    async def find_models(self, record: JobRecord, trial: str = "") -> FoundModels:
         folder = self._find_job_dir(record, trial)
-        return await find_models(folder, self._defaults.folders, self.environment) if folder else ()
+        if not folder:
+            return FoundModels()
+        return FoundModels(folder, await find_models(folder, self._defaults.folders, self.environment))
 
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
         options = (record.job.training_options or TrainingOptions()).deploy
         if options is None:
             return None
-        trial = BEST_TRIAL if record.tuning is not None else ""
-        models = await self.find_models(record, trial)
-        model = choose_model(models, self._find_job_dir(record, trial), options.path)
-        return plan_version(record, options, model)
+        found = await self.find_models(record, BEST_TRIAL if record.tuning is not None else "")
+        return plan_version(record, options, choose_model(found.models, found.folder, options.path))
 
     def add_details(self, record: JobRecord) -> JobRecord:
         found = self._director.find_trials(record)

@@ -42,7 +42,9 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def fork_child(run: Callable[[], NoReturn], *, stdin: int | None = None, ends_itself: bool = False) -> Child:
+def fork_child(
+    run: Callable[[], NoReturn], *, stdin: int | None = None, ends_itself: bool = False
+) -> Child:
     """Fork a process that calls `run`; raises OSError. `run` has descriptors 0 to 2 and the lifeline only.
 
     `ends_itself` is for programs of our own, which watch their lifeline. Without `stdin` it can read nothing.
@@ -72,8 +74,9 @@ def _run_child(
     try:
         os.setsid()
         node_process.restore_signals()
+        null = os.open(os.devnull, os.O_RDONLY)
         for number, fd in enumerate(streams):
-            os.dup2(os.open(os.devnull, os.O_RDONLY) if fd is None else fd, number)
+            os.dup2(null if fd is None else fd, number)
         os.dup2(lifeline, LIFELINE)
         os.set_inheritable(LIFELINE, True)
         _release_others(null)

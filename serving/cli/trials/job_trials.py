@@ -51,11 +51,15 @@ def list_trials(
         for line in table.format_csv().splitlines():
             output.print_line(line)
         return
-    output.show_list([_to_record(table, row) for row in table.rows], _build_columns(table))
+    show_table(output, table)
+
+
+def show_table(output: CommandOutput, table: TrialTable) -> None:
+    output.show_list([_to_record(row) for row in table.rows], _build_columns(table))
     _print_importance(table)
 
 
-def _to_record(table: TrialTable, row: TrialRow) -> dict[str, Any]:
+def _to_record(row: TrialRow) -> dict[str, Any]:
     return {
         "trialId": str(row.number),
         "state": row.state,

@@ -123,11 +123,16 @@ def build_environment(
         found |= {
             "CLOUD_ML_TRIAL_ID": request.trial,
             "CLOUD_ML_HP_METRIC_TAG": request.metric_tag,
-            "CLOUD_ML_HP_METRIC_FILE": request.metric_file,
+            # The chief's counts. Each replica has one, as each writes its file anew.
+            "CLOUD_ML_HP_METRIC_FILE": request.metric_file + _metric_suffix(replica),
         }
     if replica.devices is not None:
         found["CUDA_VISIBLE_DEVICES"] = replica.devices
     return found | _rank_variables(replica, ports)
+
+
+def _metric_suffix(replica: Replica) -> str:
+    return "" if replica.role is ReplicaRole.MASTER else f".{replica.task}"
 
 
 def build_tf_config(

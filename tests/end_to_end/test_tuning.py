@@ -149,7 +149,8 @@ def test_a_trial_without_its_metric_says_what_was_seen(server: Server, wheel: Pa
     )
 
     assert ended["state"] == "FAILED"
-    assert 'had a value of the tag "acc". Tags seen: "accuracy" (last ' in ended["errorMessage"]
+    assert 'No value of the tag "acc" was in the file of hypertune' in ended["errorMessage"]
+    assert 'Tags seen: "accuracy" (last ' in ended["errorMessage"]
 
 
 def test_running_trials_are_shown_with_their_latest_value(

@@ -116,12 +116,11 @@ class TrialMetrics:
             self._trouble = f" The event files could not be read: {error}."
 
     def _describe_absence(self) -> str:
-        below = f", nor event files below {self._job_dir}" if self._job_dir else ""
+        below = f" or in event files below {self._job_dir}" if self._job_dir else ""
         seen = [*self._reports.seen_tags, *(self._events.seen_tags if self._events is not None else [])]
         return (
-            f"The trial has not reported its metric. Neither the file of hypertune {self._file} "
-            f'(CLOUD_ML_HP_METRIC_FILE){below} had a value of the tag "{self._tag}". '
-            f"{_describe_tags(seen)}{self._trouble}"
+            f'The trial has not reported its metric. No value of the tag "{self._tag}" was in the file of '
+            f"hypertune ({self._file}, CLOUD_ML_HP_METRIC_FILE){below}. {_describe_tags(seen)}{self._trouble}"
         )
 
 

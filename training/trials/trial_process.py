@@ -31,6 +31,7 @@ _STDIN, _STDOUT = 0, 1
 # Seconds between two looks at the metric; looks that take long are rarer. Buckets are asked less often.
 _POLL_SECONDS, _BUCKET_POLL_SECONDS = 1.0, 10.0
 _BUSY_SHARE = 0.05
+_HEARTBEAT_SECONDS = 5.0
 # With it and all points a report stays below the 64 KiB at which its line would be cut.
 _MAX_MESSAGE_LENGTH = 6000
 
@@ -86,6 +87,7 @@ class MetricPoll:
         self._trial = trial
 
     def begin(self) -> None:
+        self._supervisor.loop.call_later(_HEARTBEAT_SECONDS, self._send_heartbeats)
         self._supervisor.loop.call_later(_POLL_SECONDS, self._look)
         if self._metrics.is_in_bucket:
             self._supervisor.loop.call_later(_BUCKET_POLL_SECONDS, self._watch_bucket)
@@ -94,6 +96,11 @@ class MetricPoll:
         """Pass on the reports of the process that looks into the bucket."""
         for _, line in lines:
             os.write(_STDOUT, f"{line}\n".encode())
+
+    def _send_heartbeats(self) -> None:
+        """A process that is stopped sends none."""
+        _write_report(TrialReport(self._trial))
+        self._supervisor.loop.call_later(_HEARTBEAT_SECONDS, self._send_heartbeats)
 
     def _look(self) -> None:
         begin = time.monotonic()

@@ -50,6 +50,8 @@ WriteNote = Callable[[str, str], None]
 
 # Beyond the time that the processes of a trial have after SIGTERM.
 _TRIAL_GRACE_SECONDS = 3.0
+# How long the supervisor of a trial may be silent; it is when it reads the last of a bucket.
+_SILENCE_SECONDS, _WATCH_SECONDS = 180.0, 5.0
 # Bytes that one trial's log may take, unless the job's share allows more.
 _LEAST_LOG_BYTES = 4 << 20
 # Characters of a line of a trial's supervisor that is no report.
@@ -64,15 +66,22 @@ _REPORTS = msgspec.json.Decoder(TrialReport)
 class _Slot:
     """A place for one trial at a time, with the process that runs those of this place.
 
-    `requests` is where it reads what to run, `trial` the one that it runs, `is_stopped` whether an order has
-    ended that.
+    `requests` is where it reads what to run, `heard_at` when it last reported, `trial` the one that it runs,
+    `is_stopped` whether an order has ended that.
     """
 
     groups: tuple[ReplicaGroup, ...]
     process: RunningProcess | None = None
     requests: int = -1
+    heard_at: float = 0.0
     trial: int = 0
     is_stopped: bool = False
+
+    def send(self, run: TrialRun) -> None:
+        """Raises OSError."""
+        data = msgspec.json.encode(run) + b"\n"
+        while data:
+            data = data[os.write(self.requests, data) :]
 
     def close(self) -> None:
         """The process ends once it has nothing to do."""
@@ -145,6 +154,7 @@ class TuningSupervisor:
         self._program = program
         reader = LineReader(_open_pipe(Path(self._settings.orders)))
         self._loop.add_reader(reader.fd, lambda: self._read_orders(reader))
+        self._watch_processes()
         self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
         self._write_note("Job is running.")
 
@@ -167,13 +177,13 @@ class TuningSupervisor:
 
     def _start_trial(self, number: int, args: tuple[str, ...]) -> None:
         slot = next(slot for slot in self._slots if not slot.trial)
-        slot.trial, slot.is_stopped = number, False
+        slot.trial, slot.is_stopped, slot.heard_at = number, False, time.monotonic()
         self._write_note(f"Trial {number} starts: {' '.join(args)}")
         try:
             run = self._build_run(slot, args)
             if slot.process is None:
                 self._start_process(slot)
-            os.write(slot.requests, msgspec.json.encode(run) + b"\n")
+            slot.send(run)
         except ServingError as error:
             self._conclude_trial(slot, TrialReport(number, ended=True, failure=error.message))
         except OSError as error:
@@ -235,12 +245,23 @@ class TuningSupervisor:
     # ---- trials
 
     def _handle_report(self, slot: _Slot, report: TrialReport) -> None:
+        slot.heard_at = time.monotonic()
         if not report.ended:
-            self._send_report(TrainingReport(trial=report))
+            if report.points:  # the others are heartbeats
+                self._send_report(TrainingReport(trial=report))
         elif report.cancelled and not slot.is_stopped:
             self._conclude_trial(slot, msgspec.structs.replace(report, final=None, failure="", lost=True))
         else:
             self._conclude_trial(slot, report)
+
+    def _watch_processes(self) -> None:
+        """End those that hang: their trials are lost."""
+        silent = time.monotonic() - _SILENCE_SECONDS
+        for slot in self._slots:
+            if slot.trial and slot.process is not None and slot.heard_at < silent:
+                self._write_note(f"The supervisor of trial {slot.trial} hangs and is ended.", ERROR)
+                slot.process.kill_group()
+        self._loop.call_later(_WATCH_SECONDS, self._watch_processes)
 
     def _handle_process_exit(self, slot: _Slot) -> None:
         slot.process = None
@@ -254,7 +275,8 @@ class TuningSupervisor:
         self._log.count_trial(report.log_bytes)
         # With the job end the trials that still run, which is no end of their own.
         if not (self._has_ended and report.lost):
-            self._write_note(_describe_end(report, self._settings.metric_tag))
+            severity = INFO if report.final is not None else ERROR
+            self._write_note(_describe_end(report, self._settings.metric_tag), severity)
             self._send_report(TrainingReport(trial=report))
 
     # ---- the end
@@ -267,7 +289,10 @@ class TuningSupervisor:
         if self._has_ended:
             return
         self._has_ended, self._failure = True, failure
-        self._write_note("Job completed successfully." if failure is None else failure.message)
+        if failure is None:
+            self._write_note("Job completed successfully.")
+        else:
+            self._write_note(failure.message, INFO if failure.status == CANCELLED else ERROR)
         for slot in self._slots:
             slot.close()
         grace = self._request.grace_seconds + _TRIAL_GRACE_SECONDS

@@ -14,8 +14,8 @@ from tuning.metrics.metric_curve import MetricCurve, MetricValue, SeenTag, open_
 _NAME = "tfevents"
 # Folders that have a tag count before all others that have it too, as a training set's.
 _PREFERRED = frozenset({"validation", "eval", "val"})
-# What one look may read; files, folders with the tag, and tags that are followed.
-_BUDGET_BYTES = 8 << 20
+# What one look may read, and the last one; files, folders with the tag, and tags that are followed.
+_BUDGET_BYTES, _LAST_BUDGET_BYTES = 8 << 20, 256 << 20
 _MAX_FILES, _MAX_FOLDERS, _MAX_TAGS = 1000, 100, 300
 
 
@@ -77,12 +77,12 @@ class EventFiles:
         return list(self._seen.values())
 
     def read(self, *, at_end: bool = False) -> None:
-        """Read what is new, a bounded part of it unless `at_end`; raises OSError."""
+        """Read what is new, a bounded part of it, more `at_end`; raises OSError."""
         files = sorted(file for file in self._folder.list_files() if _NAME in PurePosixPath(file.path).name)
-        budget = _BUDGET_BYTES
+        budget = _LAST_BUDGET_BYTES if at_end else _BUDGET_BYTES
         for file in files[:_MAX_FILES]:
             while budget > 0 and (consumed := self._read_file(file, budget)):
-                budget -= 0 if at_end else consumed
+                budget -= consumed
 
     def _read_file(self, file: FoundFile, budget: int) -> int:
         """Read whole records; returns how many bytes they are."""

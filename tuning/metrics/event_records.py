@@ -47,7 +47,7 @@ class RecordReader:
                 return
             length, _ = _HEADER.unpack(header)
             total = _HEADER.size + length + _FOOTER_BYTES
-            if self.consumed + total > self._size:
+            if not length or self.consumed + total > self._size:
                 return
             if length > _MAX_RECORD_BYTES:
                 self._pass_over(length + _FOOTER_BYTES)
@@ -59,7 +59,10 @@ class RecordReader:
             self.consumed += total
 
     def _pass_over(self, count: int) -> None:
-        """Objects of a bucket cannot be sought in."""
+        if self._file.seekable():
+            self._file.seek(count, 1)
+            return
+        # Objects of a bucket cannot be sought in.
         while count > 0 and (data := self._file.read(min(count, _MAX_RECORD_BYTES))):
             count -= len(data)
 

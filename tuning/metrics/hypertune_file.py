@@ -18,8 +18,8 @@ _OTHER_KEYS = frozenset({"global_step", "timestamp", "trial", "checkpoint_path"}
 # A longer line is none of the package's. Lines of a file that is rewritten are compared with those before.
 _MAX_LINE_BYTES, _MAX_KNOWN_LINES = 1 << 16, 1000
 _MAX_TAGS = 100
-# What one look may read.
-_BUDGET_BYTES = 8 << 20
+# What one look may read, and the last one: a sparse file has any size.
+_BUDGET_BYTES, _LAST_BUDGET_BYTES = 8 << 20, 256 << 20
 
 
 class HypertuneFile:
@@ -42,7 +42,7 @@ class HypertuneFile:
     def read(self, *, at_end: bool = False) -> None:
         """Read what is new, a bounded part of it.
 
-        `at_end`: nobody writes any more, so all is read, and a last line without its end counts too.
+        `at_end`: nobody writes any more, so more is read, and a last line without its end counts too.
         """
         try:
             file = open_regular_file(self._path)
@@ -61,8 +61,8 @@ class HypertuneFile:
             file.seek(0)
 
     def _read_values(self, file: BinaryIO, *, at_end: bool) -> Iterator[MetricValue]:
-        most = self._offset + _BUDGET_BYTES
-        while (at_end or self._offset < most) and (line := file.readline(_MAX_LINE_BYTES)):
+        most = self._offset + (_LAST_BUDGET_BYTES if at_end else _BUDGET_BYTES)
+        while self._offset < most and (line := file.readline(_MAX_LINE_BYTES)):
             if not line.endswith(b"\n") and not (at_end or len(line) == _MAX_LINE_BYTES):
                 return
             self._offset += len(line)

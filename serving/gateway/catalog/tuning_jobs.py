@@ -11,7 +11,7 @@ from serving.gateway.catalog.studies import create_study
 from serving.gateway.catalog.tuning_checks import MAX_TRIALS, read_plan, read_study
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, JobRecord, TuningRecord
-from serving.gateway.state.study_records import StudyBlock, TrialRecord
+from serving.gateway.state.study_records import StudyBlock, StudyState, TrialRecord
 from serving.names import StudyName
 from serving.resources import HyperparameterSpec
 from tuning.decide import TuningPlan
@@ -57,10 +57,11 @@ def iter_own_trials(state: CatalogState | StateDraft, record: JobRecord) -> Iter
 
 
 def close_trials(draft: StateDraft, stamp: ChangeStamp, record: JobRecord) -> None:
-    """Complete the trials that a job has not ended."""
+    """Complete the study of a job, and the trials that it has not ended."""
     block = find_tuning_study(draft, record)
     if block is None:
         return
+    draft.put(msgspec.structs.replace(block.record, state=StudyState.COMPLETED))
     for trial in list(block.open_trials.values()):
         closed = msgspec.structs.replace(
             trial,

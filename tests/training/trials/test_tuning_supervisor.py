@@ -210,7 +210,7 @@ def test_a_trial_without_its_metric_says_what_it_saw(tmp_path: Path) -> None:
         job.finish()
 
     assert report.final is None
-    assert 'had a value of the tag "accuracy"' in report.failure
+    assert 'No value of the tag "accuracy" was in the file of hypertune' in report.failure
     assert 'Tags seen: "acc" (last 0.5, in ' in report.failure
     assert f"{job.job_dir}/1" in report.failure
 
@@ -339,3 +339,78 @@ def test_logs_tell_trials_apart_and_have_ids_in_order(tmp_path: Path) -> None:
     assert {entry.trial for entry in entries if entry.text == "hello"} == {"1", "2"}
     assert len({(entry.time, entry.id) for entry in entries}) == len(entries)
     assert "Trial 1 starts: " in [entry.text for entry in entries if entry.task == "service"]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"accuracy": 0.5, "timestamp": "inf"}', '{"accuracy": 0.5, "timestamp": 1e300}']
+)
+def test_a_report_with_an_absurd_time_counts(tmp_path: Path, line: str) -> None:
+    source = f"""
+        import os
+
+        with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+            file.write({line!r} + chr(10))
+    """
+    with TuningRun(tmp_path, source) as job:
+        job.start_trial(1)
+        report = job.wait_for_end(1)
+        job.finish_trials()
+        job.finish()
+
+    assert report.final is not None
+    assert 0 <= report.final.elapsed_seconds < HANG_SECONDS
+
+
+def test_tags_that_are_long_or_no_text_are_told_all_the_same(tmp_path: Path) -> None:
+    source = """
+        import json, os
+
+        with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+            for number in range(12):
+                file.write(json.dumps({str(number) * 50_000: 0.5}) + chr(10))
+            file.write(json.dumps({chr(0xD800): 0.5}) + chr(10))
+    """
+    with TuningRun(tmp_path, source) as job:
+        job.start_trial(1)
+        report = job.wait_for_end(1)
+        job.finish_trials()
+        job.finish()
+
+    assert not report.lost
+    assert "Tags seen: " in report.failure
+
+
+def test_a_metric_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    source = """
+        import os
+
+        with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+            file.truncate(1 << 40)
+    """
+    with TuningRun(tmp_path, source) as job:
+        job.start_trial(1)
+        report = job.wait_for_end(1)
+        job.finish_trials()
+        job.finish()
+
+    assert "No tag was seen at all." in report.failure
+
+
+def test_replicas_of_a_trial_report_to_files_of_their_own(tmp_path: Path) -> None:
+    """All at the same time; the chief's value counts."""
+    source = """
+        import os, hypertune
+
+        tuner = hypertune.HyperTune()
+        for step in range(200):
+            tuner.report_hyperparameter_tuning_metric("accuracy", int(os.environ["RANK"]), step)
+    """
+    group = (ReplicaGroup(ReplicaRole.MASTER), ReplicaGroup(ReplicaRole.WORKER, 2))
+    with TuningRun(tmp_path, source, slots=(group,)) as job:
+        job.start_trial(1)
+        report = job.wait_for_end(1)
+        job.finish_trials()
+        job.finish()
+
+    assert report.final is not None
+    assert (report.final.step, report.final.value) == (199, 0)

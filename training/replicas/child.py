@@ -42,9 +42,7 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def fork_child(
-    run: Callable[[], NoReturn], *, stdin: int | None = None, ends_itself: bool = False
-) -> Child:
+def fork_child(run: Callable[[], NoReturn], *, stdin: int | None = None, ends_itself: bool = False) -> Child:
     """Fork a process that calls `run`; raises OSError. `run` has descriptors 0 to 2 and the lifeline only.
 
     `ends_itself` is for programs of our own, which watch their lifeline. Without `stdin` it can read nothing.

@@ -330,8 +330,8 @@ def test_logs_tell_trials_apart_and_have_ids_in_order(tmp_path: Path) -> None:
     with TuningRun(tmp_path, "print('hello')", slots=(MASTER, MASTER)) as job:
         job.start_trial(1)
         job.start_trial(2)
-        job.wait_for_end(1)
-        job.wait_for_end(2)
+        for _ in range(2):
+            job.wait_for(lambda one: one.trial is not None and one.trial.ended)
         job.finish_trials()
         job.finish()
     entries = job.entries()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -53,14 +53,13 @@ def flags(code: Path, job_dir: Path) -> list[str]:
     return [*map(str, words), "--config", str(code / "tuning.yaml")]
 
 
-def test_trials_of_a_job_are_listed_drawn_and_deployed(run: Run, code: Path, tmp_path: Path) -> None:
-    submitted = run(
-        "jobs", "submit", "training", "tuned_cli", *flags(code, tmp_path / "out"), "--stream-logs"
-    )
+def test_trials_of_a_job_are_listed_drawn_and_deployed(pilotlight: Run, code: Path, tmp_path: Path) -> None:
+    words = shlex.join(flags(code, tmp_path / "out"))
+    submitted = pilotlight(f"jobs submit training tuned_cli {words} --stream-logs")
     picture = tmp_path / "tuned.png"
-    listed = run("jobs", "trials", "tuned_cli", "--plot", str(picture))
-    as_csv = run("jobs", "trials", "tuned_cli", "--csv")
-    as_json = json.loads(run("jobs", "trials", "tuned_cli", "--format", "json").out)
+    listed = pilotlight(f"jobs trials tuned_cli --plot {picture}")
+    as_csv = pilotlight("jobs trials tuned_cli --csv")
+    as_json = pilotlight("jobs trials tuned_cli --format json").json
 
     assert submitted.code == 0, submitted.err
     lines = listed.out.splitlines()
@@ -72,12 +71,13 @@ def test_trials_of_a_job_are_listed_drawn_and_deployed(run: Run, code: Path, tmp
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert as_csv.out.splitlines()[0] == "trial,state,loss,step,depth,seconds,reason"
     best, third = as_json[0]["trialId"], as_json[1]["trialId"]
-    deployed = run("jobs", "deploy", "tuned_cli", "--model", "tuned_cli", "--version", "best")
-    other = run("jobs", "deploy", "tuned_cli", "--model", "tuned_cli", "--version", "third", "--trial", third)
+    deploy = "jobs deploy tuned_cli --model tuned_cli"
+    deployed = pilotlight(f"{deploy} --version best")
+    other = pilotlight(f"{deploy} --version third --trial {third}")
     assert (deployed.code, other.code) == (0, 0), (deployed.err, other.err)
     assert f"Deploying {tmp_path}/out/{best}/model." in deployed.err
     assert f"Deploying {tmp_path}/out/{third}/model." in other.err
-    missing = run("jobs", "deploy", "tuned_cli", "--model", "tuned_cli", "--trial", "9")
+    missing = pilotlight(f"{deploy} --trial 9")
     assert missing.code == 1
     assert "has no trial '9'" in missing.err
 

@@ -123,6 +123,7 @@ class TuningSupervisor:
         self._slots = [_Slot(groups) for groups in settings.slots]
         self._started_at = time.monotonic()
         self._replica_seconds = 0.0
+        self._failed_trials = 0
         self._has_ended = False
         self._failure: TrainingFailure | None = None
         self._is_over = False
@@ -272,6 +273,7 @@ class TuningSupervisor:
     def _conclude_trial(self, slot: _Slot, report: TrialReport) -> None:
         slot.trial = 0
         self._replica_seconds += report.replica_seconds
+        self._failed_trials += report.final is None and not report.lost
         self._log.count_trial(report.log_bytes)
         # With the job end the trials that still run, which is no end of their own.
         if not (self._has_ended and report.lost):
@@ -291,6 +293,11 @@ class TuningSupervisor:
         self._has_ended, self._failure = True, failure
         if failure is None:
             self._write_note("Job completed successfully.")
+            if self._failed_trials:
+                self._write_note(
+                    f"Trials that failed: {self._failed_trials}. `pilotlight jobs trials` has their reasons.",
+                    "WARNING",
+                )
         else:
             self._write_note(failure.message, INFO if failure.status == CANCELLED else ERROR)
         for slot in self._slots:

@@ -86,12 +86,11 @@ def list_studies(state: CatalogState, project: str, location: str) -> Sequence[S
 
 
 def delete_study(draft: StateDraft, stamp: ChangeStamp, name: StudyName) -> None:
-    """Delete a study with its trials, unless its job is at work."""
+    """Delete a study with its trials, unless they are what has come of a job."""
     record = get_study(draft, name).record
-    job = draft.jobs.get(record.job)
-    if job is not None and not job.has_ended:
+    if record.job in draft.jobs:
         raise FailedPrecondition(
-            f'The study "{name}" belongs to the job {record.job}, which has not ended. Cancel the job first.'
+            f'The study "{name}" has the results of the job {record.job}, and is deleted with the job.'
         )
     draft.delete(record)
 

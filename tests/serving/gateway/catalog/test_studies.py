@@ -65,15 +65,15 @@ def test_a_location_lists_its_own() -> None:
     assert [block.record.name.study for block in listed] == ["a", "s"]
 
 
-@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING])
-def test_the_study_of_a_job_at_work_stays(state: JobState) -> None:
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
+def test_the_study_of_a_job_stays_as_long_as_the_job(state: JobState) -> None:
     world = StudyWorld(job="projects/p/jobs/s")
     job = JobRecord(
         name="projects/p/jobs/s", project="p", uid="1", number=1, job=Job(job_id="s", state=state)
     )
     world.do(lambda draft, _: draft.put(job))
 
-    with pytest.raises(FailedPrecondition, match="has not ended"):
+    with pytest.raises(FailedPrecondition, match="is deleted with the job"):
         world.do(studies.delete_study, NAME)
     world.do(lambda draft, _: draft.delete(job))
     world.do(studies.delete_study, NAME)

@@ -59,7 +59,8 @@ def format_tables(results: Sequence[SearchResult]) -> str:
             found = [curves.get((function, parallel, searcher), ()) for searcher in searchers]
             if any(found):
                 cells = [_format_cell(one) for one in found]
-                lines.append(f"| {function} | {max(map(len, found))} | {' | '.join(cells)} |")
+                seeds = min(len(one) for one in found if one)
+                lines.append(f"| {function} | {seeds} | {' | '.join(cells)} |")
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
 

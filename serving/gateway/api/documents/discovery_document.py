@@ -19,7 +19,7 @@ import msgspec
 from serving.gateway.access.policy import Binding, Policy
 from serving.gateway.api.policies import SetIamPolicyRequest, TestIamPermissionsRequest
 from serving.gateway.methods import METHODS, ApiMethod
-from serving.resources import Job, Model, NumberText, Operation, RpcStatus, Version
+from serving.resources import HyperparameterMetric, Job, Model, NumberText, Operation, RpcStatus, Version
 from serving.study_resources import (
     AddTrialMeasurementRequest,
     CategoricalValueSpec,
@@ -112,6 +112,7 @@ _STRUCTS: Mapping[type[msgspec.Struct], str] = {
     Model: "Model",
     Version: "Version",
     Job: "Job",
+    HyperparameterMetric: "inner.HyperparameterOutput_HyperparameterMetric",
     Operation: "longrunning.Operation",
     Policy: "iam.Policy",
     SetIamPolicyRequest: "iam.SetIamPolicyRequest",

@@ -86,7 +86,6 @@ def test_messages_have_googles_names_and_fields() -> None:
     # Values of any form.
     assert other == {
         "GoogleCloudMlV1__GetConfigResponse.config",
-        "GoogleCloudMlV1__TrainingInput.hyperparameters",
         "GoogleIamV1__Binding.condition",
     }
 

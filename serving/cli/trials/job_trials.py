@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +12,10 @@ from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput, TableColumns
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags
-from serving.cli.trials.trial_plot import draw_trials
-from serving.cli.trials.trial_table import TrialRow, TrialTable, read_trial_table
 from serving.errors import FailedPrecondition
-from tuning.space import format_value
+
+if TYPE_CHECKING:  # start-up time: trials are read with msgspec, which only this command needs
+    from serving.cli.trials.trial_table import TrialRow, TrialTable
 
 
 def list_trials(
@@ -39,6 +39,9 @@ def list_trials(
 
     Example: pilotlight jobs trials tuned_1 --plot tuned_1.png
     """
+    from serving.cli.trials.trial_plot import draw_trials  # noqa: PLC0415  start-up time
+    from serving.cli.trials.trial_table import read_trial_table  # noqa: PLC0415
+
     name = client.resolve_job_name(job)
     found = client.call("GET", name)
     table = read_trial_table(client, found, name.partition("/jobs/")[0])
@@ -60,6 +63,8 @@ def show_table(output: CommandOutput, table: TrialTable) -> None:
 
 
 def _to_record(row: TrialRow) -> dict[str, Any]:
+    from tuning.space import format_value  # noqa: PLC0415  start-up time
+
     return {
         "trialId": str(row.number),
         "state": row.state,

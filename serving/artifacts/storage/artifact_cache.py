@@ -7,6 +7,7 @@ cache/.locks/      one flock per entry in use; the kernel releases it when its h
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -97,18 +98,21 @@ class ArtifactCache:
         """
         self._locks.mkdir(parents=True, exist_ok=True)
         entry, lock = self._root / digest, self._locks / digest
-        file = lock.open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH if wait else fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Whoever removes it locks it alone, and removes the lock's file then.
-            if entry.is_dir() and _is_same_file(file, lock):
-                now = time.time_ns()
-                os.utime(entry, ns=(now, now))
-                return HeldEntry(entry, file)
-        except BlockingIOError:
-            pass
-        file.close()
-        return None
+        while True:
+            file = lock.open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH if wait else fcntl.LOCK_SH | fcntl.LOCK_NB)
+                # Whoever locked it alone may have removed the entry, or the lock's file alone.
+                if entry.is_dir() and _is_same_file(file, lock):
+                    now = time.time_ns()
+                    os.utime(entry, ns=(now, now))
+                    return HeldEntry(entry, file)
+                is_missing = not entry.is_dir()
+            except BlockingIOError:
+                is_missing = True
+            file.close()
+            if is_missing:
+                return None
 
     @contextmanager
     def _build_entry(self, digest: str, make: Callable[[Path], None]) -> Iterator[Path]:
@@ -129,7 +133,15 @@ class ArtifactCache:
         try:
             yield held.folder
         finally:
-            held.close()
+            self._release_entry(held)
+
+    def _release_entry(self, held: HeldEntry) -> None:
+        """Let go of an entry that no fork of this process uses, and remove its lock unless others have it."""
+        lock = self._locks / held.folder.name
+        with held.lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same_file(held.lock, lock):
+                lock.unlink()
 
     def _fill_entry(self, digest: str, make: Callable[[Path], None]) -> None:
         """Make an entry that is missing; its lock is held."""

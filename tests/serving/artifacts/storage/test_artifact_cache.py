@@ -194,6 +194,26 @@ def test_an_entry_in_use_is_not_waited_for(tmp_path: Path) -> None:
         entry.close()
 
 
+def test_no_lock_is_left_of_an_entry_that_was_built(tmp_path: Path) -> None:
+    """Nor of one that was there already; the lock of a user stays as long as he uses the entry."""
+    cache, digest = ArtifactCache(tmp_path / "cache", 1 << 20), "a" * 64
+    locks = tmp_path / "cache/.locks"
+
+    def make(folder: Path) -> None:
+        (folder / "module.py").write_text("x = 1")
+
+    for name in ("first", "second"):
+        cache.fetch_or_build(digest, make, tmp_path / name)
+        assert not list(locks.iterdir())
+    user = cache.hold(digest)
+    assert user is not None
+    cache.build(digest, make)
+    assert [path.name for path in locks.iterdir()] == [digest]
+    user.close()
+    cache.build(digest, make)
+    assert not list(locks.iterdir())
+
+
 @pytest.mark.parametrize("place", ["bucket", "folder"])
 def test_versions_share_no_file(
     emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path, place: str

@@ -49,20 +49,20 @@ _INTEGER = re.compile(r"[+-]?[0-9]+(\.0+)?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
 
 _CONFIG = "study.study_config"
-_SCALES: Mapping[str, Scale] = {
+SCALES: Mapping[str, Scale] = {
     "": Scale.LINEAR,
     "SCALE_TYPE_UNSPECIFIED": Scale.LINEAR,
     "UNIT_LINEAR_SCALE": Scale.LINEAR,
     "UNIT_LOG_SCALE": Scale.LOG,
     "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG,
 }
-_GOALS: Mapping[str, Goal] = {
+GOALS: Mapping[str, Goal] = {
     "": Goal.MAXIMIZE,
     "GOAL_TYPE_UNSPECIFIED": Goal.MAXIMIZE,
     "MAXIMIZE": Goal.MAXIMIZE,
     "MINIMIZE": Goal.MINIMIZE,
 }
-_ALGORITHMS: Mapping[str, Algorithm] = {
+ALGORITHMS: Mapping[str, Algorithm] = {
     "": Algorithm.GAUSSIAN_PROCESS_BANDIT,
     "ALGORITHM_UNSPECIFIED": Algorithm.GAUSSIAN_PROCESS_BANDIT,
     **{str(one): one for one in Algorithm},
@@ -133,14 +133,14 @@ def _read_metrics(specs: Sequence[StudyMetricSpec]) -> tuple[Metric, ...]:
     for place, spec in enumerate(specs):
         field = f"{_CONFIG}.metrics[{place}]"
         name = _check_name(spec.metric, f"{field}.metric")
-        metrics.append(Metric(name, _choose(_GOALS, spec.goal, f"{field}.goal")))
+        metrics.append(Metric(name, _choose(GOALS, spec.goal, f"{field}.goal")))
     if len({metric.name for metric in metrics}) < len(metrics):
         raise _config_error("metrics", "Each metric can be given once.")
     return tuple(metrics)
 
 
 def _read_algorithm(text: str, space: SearchSpace) -> Algorithm:
-    algorithm = _choose(_ALGORITHMS, text, f"{_CONFIG}.algorithm")
+    algorithm = _choose(ALGORITHMS, text, f"{_CONFIG}.algorithm")
     if algorithm is Algorithm.GRID_SEARCH and count_points(space) is None:
         raise _config_error(
             "algorithm", "GRID_SEARCH takes no parameters of type DOUBLE; make them DISCRETE."
@@ -174,7 +174,7 @@ def _read_parameter(spec: StudyParameterSpec, field: str) -> Parameter:
     return Parameter(
         name=_check_name(spec.parameter, f"{field}.parameter"),
         kind=kind,
-        scale=_choose(_SCALES, spec.scale_type, f"{field}.scale_type"),
+        scale=_choose(SCALES, spec.scale_type, f"{field}.scale_type"),
         minimum=minimum,
         maximum=maximum,
         values=_read_values(value_spec, f"{field}.{needed}.values"),

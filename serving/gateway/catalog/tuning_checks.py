@@ -11,11 +11,12 @@ from typing import TypeVar
 import msgspec
 
 from serving.errors import InvalidArgument, ServingError, field_error
+from serving.gateway.catalog.study_checks import ALGORITHMS, GOALS, SCALES
 from serving.names import check_job_id
 from serving.resources import HyperparameterSpec, ParameterSpec
 from tuning.decide import TuningPlan
 from tuning.space import MAX_DISCRETE_VALUES, Parameter, ParameterKind, Scale, SearchSpace, format_value
-from tuning.study import Algorithm, Goal, Metric, StoppingRule, Study
+from tuning.study import Algorithm, Metric, StoppingRule, Study
 
 T = TypeVar("T")
 
@@ -32,30 +33,14 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _JOB_FOLDER = ("job-dir", "job_dir")
 
 _TYPES: Mapping[str, ParameterKind] = {str(kind): kind for kind in ParameterKind}
-_SCALES: Mapping[str, Scale] = {
-    "": Scale.LINEAR,
-    "NONE": Scale.LINEAR,
-    "SCALE_TYPE_UNSPECIFIED": Scale.LINEAR,
-    "UNIT_LINEAR_SCALE": Scale.LINEAR,
-    "UNIT_LOG_SCALE": Scale.LOG,
-    "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG,
-}
-_GOALS: Mapping[str, Goal] = {
-    "": Goal.MAXIMIZE,
-    "GOAL_TYPE_UNSPECIFIED": Goal.MAXIMIZE,
-    **{str(goal): goal for goal in Goal},
-}
-_ALGORITHMS: Mapping[str, Algorithm] = {
-    "": Algorithm.GAUSSIAN_PROCESS_BANDIT,
-    "ALGORITHM_UNSPECIFIED": Algorithm.GAUSSIAN_PROCESS_BANDIT,
-    **{str(algorithm): algorithm for algorithm in Algorithm},
-}
+# A scale that jobs have and studies have not.
+_SCALES: Mapping[str, Scale] = {"NONE": Scale.LINEAR, **SCALES}
 
 
 def read_study(given: HyperparameterSpec) -> Study:
     """The study of a tuning job, without its uid. Raises InvalidArgument with the field."""
     parameters = _read_parameters(given.params)
-    algorithm = _choose(_ALGORITHMS, given.algorithm, "algorithm")
+    algorithm = _choose(ALGORITHMS, given.algorithm, "algorithm")
     if algorithm is Algorithm.GRID_SEARCH:
         for place, parameter in enumerate(parameters):
             if parameter.kind is ParameterKind.DOUBLE:
@@ -66,7 +51,7 @@ def read_study(given: HyperparameterSpec) -> Study:
     return Study(
         uid="",
         space=SearchSpace(parameters),
-        metrics=(Metric(find_metric_tag(given), _choose(_GOALS, given.goal, "goal")),),
+        metrics=(Metric(find_metric_tag(given), _choose(GOALS, given.goal, "goal")),),
         algorithm=algorithm,
         stopping_rule=StoppingRule.MEDIAN if given.enable_trial_early_stopping else StoppingRule.NONE,
     )

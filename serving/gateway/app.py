@@ -28,6 +28,7 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.batch_requests import BatchRequestsApi
 from serving.gateway.api.discovery import DiscoveryApi, build_refusal
+from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
 from serving.gateway.api.introspection.status import StatusApi
@@ -238,6 +239,7 @@ class Gateway:
                 suggestions=self._get_suggestion_counts,
             ),
         )
+        self._in_process_api = InProcessApi(self, self._prediction_proxy)
         self._is_ready = False
         self._start_error: ServingError | None = None
         self._pilot_start: asyncio.Task[None] | None = (
@@ -326,8 +328,7 @@ class Gateway:
             "pilotlight.discovery.rest": discovery.get_document,
             "pilotlight.discovery.list": discovery.list_apis,
             "pilotlight.batch": BatchRequestsApi(
-                self,
-                self._prediction_proxy,
+                self._in_process_api,
                 seconds=config.request_timeout,
                 max_answer_bytes=config.max_answer_bytes,
                 unsent_bytes=config.unsent_bytes,

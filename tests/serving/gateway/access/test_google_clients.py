@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.api.batch_requests import BatchRequestsApi
+from serving.gateway.api.in_process import InProcessApi
 from tests.serving.gateway.access.world import Api, run
 
 PROJECT, MODELS, MODEL = "/v1/projects/p", "/v1/projects/p/models", "/v1/projects/p/models/m"
@@ -226,8 +227,7 @@ def test_a_batch_is_bounded(tmp_path: Path) -> None:
             (60.0, 1 << 20, 1, [200, 429]),
         ):
             batches = BatchRequestsApi(
-                api.gateway,
-                api.gateway.prediction_handler,
+                InProcessApi(api.gateway, api.gateway.prediction_handler),
                 seconds=seconds,
                 max_answer_bytes=most,
                 unsent_bytes=most_of_all,
@@ -249,8 +249,7 @@ def test_nothing_is_done_for_a_client_that_has_left(tmp_path: Path) -> None:
         parts = (post(MODELS, f'{{"name": "m{number}"}}', token) for number in range(5))
         body = "".join(f"--b\r\nContent-Type: application/http\r\n\r\n{part}\r\n" for part in parts) + "--b--"
         batches = BatchRequestsApi(
-            api.gateway,
-            api.gateway.prediction_handler,
+            InProcessApi(api.gateway, api.gateway.prediction_handler),
             seconds=60,
             max_answer_bytes=1 << 20,
             unsent_bytes=1 << 20,

@@ -291,6 +291,7 @@ class ServeConfig(ServerSettings):
     insecure: bool = setting(
         False, "Allow access off on an address that others can reach: they can run code on this machine."
     )
+    console: bool = setting(True, "Serve the console, pages for browsers, at /console/.")
     tls_cert: str = setting("", "PEM file with the certificate chain to answer HTTPS with.")
     tls_key: str = setting("", "PEM file with the key of that certificate.")
     cache_bytes: int = setting(

@@ -228,12 +228,23 @@ ROOMS: dict[str, set[str]] = {
         "serving/transport",
         "tuning",
     },
+    "serving/gateway/console": {
+        "autoscaler",
+        "serving/gateway/access",
+        "serving/gateway/api",
+        "serving/gateway/control",
+        "serving/gateway/shared",
+        "serving/gateway/state",
+        "serving/protocols",
+        "serving/transport",
+    },
     "serving/gateway": {
         "autoscaler",
         "serving/gateway/access",
         "serving/gateway/api",
         "serving/gateway/audit",
         "serving/gateway/catalog",
+        "serving/gateway/console",
         "serving/gateway/control",
         "serving/gateway/jobs",
         "serving/gateway/observability",
@@ -414,6 +425,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("sqlalchemy",),
     ),
     ("serving", (), ("apache_beam",)),
+    ("serving", ("serving.gateway.console",), ("jinja2", "markupsafe")),
     # The kind of pool is chosen where the gateway is put together.
     (
         "serving",
@@ -551,6 +563,8 @@ STARTS: dict[str, tuple[str, ...]] = {
         *MODELS,
         "batch.job",
         "serving.transport.grpc_server",
+        "serving.gateway.console",
+        "jinja2",
     ),
     "serving.node.main": (
         *FRAMEWORKS,

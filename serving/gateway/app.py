@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 
 from autoscaler import machine
@@ -28,7 +28,7 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.batch_requests import BatchRequestsApi
 from serving.gateway.api.discovery import DiscoveryApi, build_refusal
-from serving.gateway.api.in_process import InProcessApi
+from serving.gateway.api.in_process import AsgiApp, InProcessApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
 from serving.gateway.api.introspection.status import StatusApi
@@ -50,6 +50,7 @@ from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.audit.completions import find_completions
 from serving.gateway.audit.endpoint_audit import audit_intent, audit_result
 from serving.gateway.catalog import Catalog
+from serving.gateway.console_entry import CONSOLE_PATHS, ConsoleEntry, wants_page
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.operation_runner import OperationRunner
 from serving.gateway.control.reconciler import Reconciler
@@ -246,7 +247,7 @@ class Gateway:
             None  # done once the pilots that are needed at start are ready
         )
         self._router = Starlette(
-            routes=self._build_routes(),
+            routes=[*self._build_routes(), *self._build_console_routes()],
             lifespan=self._lifespan,
             exception_handlers={
                 ServingError: _handle_serving_error,
@@ -380,6 +381,26 @@ class Gateway:
                 for name, endpoint in endpoints.items()
             },
             self._wrap_endpoint,
+        )
+
+    def _build_console_routes(self) -> list[Route]:
+        if not self._config.console:
+            return []
+        entry = ConsoleEntry(self._create_console)
+        return [Route(path, entry) for path in CONSOLE_PATHS]
+
+    def _create_console(self) -> AsgiApp:
+        from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
+        from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
+
+        return ConsoleApp(
+            ConsoleServices(
+                config=self._config,
+                api=self._in_process_api,
+                access=self._access,
+                read_state=lambda: self._catalog.state,
+                cluster_status=self._cluster_status,
+            )
         )
 
     def _describe_models(self) -> CatalogModelInfo:
@@ -535,11 +556,14 @@ class Gateway:
             return "The server is starting: its pilots import the frameworks that versions need."
         return ""
 
-    async def _get_service_info(self, _: Request) -> Response:
+    async def _get_service_info(self, request: Request) -> Response:
+        if self._config.console and wants_page(request):
+            return RedirectResponse("/console/", 307, headers={"vary": "accept"})
         return json_response(
             {
                 "service": "pilotlight",
                 "docs": "/docs",
+                **({"console": "/console/"} if self._config.console else {}),
                 "openapi": "/openapi.json",
                 "health": "/readyz",
                 "api": "/v1/projects/PROJECT/models",

@@ -115,7 +115,7 @@ class AccessControl:
 
     def _authenticate(self, scope: Scope) -> Caller:
         given = find_header(scope, b"authorization")
-        caller = ANONYMOUS_CALLER if given is None else self._resolve_caller(given)
+        caller = ANONYMOUS_CALLER if given is None else self.resolve_caller(given)
         set_caller(scope, caller)
         return caller
 
@@ -137,7 +137,8 @@ class AccessControl:
         held = policy.resolve_permissions(self._policies, caller, resource)
         return [permission for permission in permissions if permission in held]
 
-    def _resolve_caller(self, given: bytes) -> Caller:
+    def resolve_caller(self, given: bytes) -> Caller:
+        """The caller that sends this `Authorization` header. Raises Unauthenticated."""
         token = given[len(_BEARER_PREFIX) :].strip()
         if not given[: len(_BEARER_PREFIX)].lower() == _BEARER_PREFIX:
             raise self._invalid_credentials_error("not sent as a bearer token")

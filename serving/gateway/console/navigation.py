@@ -1,0 +1,18 @@
+"""The pages that every page leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationItem:
+    """A page; `path` may contain `{project}`. It is offered to callers who may call `method`, "": to all."""
+
+    title: str
+    path: str
+    method: str = ""
+
+
+NAVIGATION: Sequence[NavigationItem] = (NavigationItem("Overview", "/"),)

@@ -1,0 +1,26 @@
+"""What the pages of the console stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serving.config import ServeConfig
+from serving.gateway.access.access_control import AccessControl
+from serving.gateway.api.in_process import InProcessApi
+from serving.gateway.control.status import ClusterStatus
+from serving.gateway.state.catalog_state import CatalogState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleServices:
+    """The parts of the gateway that pages read.
+
+    What has a method of the API is read and changed by `api`. `access` is None while access control is off.
+    """
+
+    config: ServeConfig
+    api: InProcessApi
+    access: AccessControl | None
+    read_state: Callable[[], CatalogState]
+    cluster_status: ClusterStatus

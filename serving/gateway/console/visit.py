@@ -1,0 +1,193 @@
+"""One request of a page: who makes it, and what the page may call and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from serving.errors import ServingError
+from serving.gateway.api.in_process import ApiCall
+from serving.gateway.api.request_io import json_response
+from serving.gateway.console import api_calls, forms
+from serving.gateway.console.forms import Form
+from serving.gateway.console.navigation import NAVIGATION
+from serving.gateway.console.rendering import ROOT, TemplateResponse, build_url
+from serving.gateway.console.services import ConsoleServices
+from serving.gateway.console.sessions import Session, derive_anti_forgery_token
+from serving.gateway.methods import METHODS
+from serving.gateway.request_context import UNKNOWN_CALLER, Caller
+from serving.protocols import Reply
+
+NOTICE_COOKIE = "pilotlight-notice"
+# A live part with this status is fetched no more.
+DONE_STATUS = 286
+_MAX_NOTICE = 500
+_OUTER_HEADERS = (b"user-agent", b"x-forwarded-for", b"traceparent")
+
+
+class Visit:
+    """A request of `visitor`, whose id is in the cookie; `caller` is as whom the API knows it.
+
+    `notice` is what the page before has to say. `path` and `query` are the parameters of the address.
+    """
+
+    def __init__(
+        self,
+        console: ConsoleServices,
+        request: Request,
+        visitor: str,
+        *,
+        session: Session | None = None,
+        caller: Caller = UNKNOWN_CALLER,
+        notice: str = "",
+    ) -> None:
+        self.console = console
+        self.request = request
+        self.visitor = visitor
+        self.caller = caller
+        self.notice = notice
+        self.session = session
+        self._form: Form | None = None
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        parameters: Mapping[str, str] = self.request.path_params
+        return parameters
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        return self.request.query_params
+
+    @property
+    def project(self) -> str:
+        """The project of the page, else the default one."""
+        return self.path.get("project") or self.query.get("project") or self.console.config.default_project
+
+    @property
+    def address(self) -> str:
+        """The page with its query, below the console."""
+        return self.request.url.path.removeprefix(ROOT) + (
+            f"?{self.request.url.query}" if self.request.url.query else ""
+        )
+
+    async def call(
+        self,
+        method: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        **parameters: str,
+    ) -> Any:
+        """Call a method of the API as the visitor, and return its JSON. Raises the error that it answers."""
+        return api_calls.read_reply(
+            await self.call_raw(method, query=query, body=body, headers=None, **parameters)
+        )
+
+    async def call_raw(
+        self,
+        method: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: Mapping[bytes, bytes] | None = None,
+        **parameters: str,
+    ) -> Reply:
+        """The reply to a call as it is; a `body` of bytes is sent unchanged."""
+        content = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
+        sent = [(name, value) for name, value in self.request.scope["headers"] if name in _OUTER_HEADERS]
+        sent += (headers or {}).items()
+        if self.session is not None:
+            sent.append((b"authorization", b"Bearer " + self.session.token.encode()))
+        if content:
+            sent.append((b"content-type", b"application/json"))
+        call = ApiCall(
+            METHODS[method].verb, api_calls.build_target(method, parameters, query or {}), sent, content
+        )
+        return await self.console.api.call(self.request.scope, self.request.receive, call)
+
+    def may(self, method: str, **parameters: str) -> bool:
+        """Whether the visitor may call a method of the API; pages offer nothing else."""
+        access, called = self.console.access, METHODS[method]
+        if access is None or not called.permission:
+            return True
+        resource = called.resource.format_map(parameters)
+        return bool(access.filter_permissions(self.caller, resource, [called.permission]))
+
+    async def read_form(self) -> Form:
+        """May be called again. Raises InvalidArgument."""
+        if self._form is None:
+            self._form = await forms.read_form(self.request)
+        return self._form
+
+    def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A whole page. It is rendered after the page's function has returned, in a thread."""
+        return TemplateResponse(template, {**self._layout_values(), **values}, status)
+
+    def render_partial(self, template: str, *, done: bool = False, **values: Any) -> Response:
+        """A part of a page; one that is `done` is not fetched again."""
+        values = {"anti_forgery_token": derive_anti_forgery_token(self.visitor), **values}
+        return TemplateResponse(template, values, DONE_STATUS if done else 200)
+
+    def render_error(self, error: ServingError, status: int) -> Response:
+        return self.render("error.html", status=status, error=error)
+
+    def redirect(self, path: str, *, notice: str = "") -> Response:
+        """Lead to another page, on which `notice` is shown once."""
+        response = RedirectResponse(build_url(path), 303)
+        if notice:
+            response.set_cookie(
+                NOTICE_COOKIE,
+                quote(notice[:_MAX_NOTICE]),
+                max_age=60,
+                path=ROOT,
+                httponly=True,
+                samesite="strict",
+            )
+        return response
+
+    def json(self, body: Any) -> Response:
+        return json_response(body)
+
+    def _layout_values(self) -> dict[str, Any]:
+        project = self.project
+        return {
+            "navigation": [
+                (item.title, item.path.format(project=project))
+                for item in NAVIGATION
+                if not item.method or self.may(item.method, project=project)
+            ],
+            "here": self.request.url.path.removeprefix(ROOT),
+            "project": project,
+            "principal": self.caller.principal,
+            "signed_in": self.session is not None,
+            "notice": self.notice,
+            "anti_forgery_token": derive_anti_forgery_token(self.visitor),
+        }
+
+
+PageFunction = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """A path below the console and the function that answers it; `is_public`: also before signing in."""
+
+    verb: str
+    path: str
+    answer: PageFunction
+    is_public: bool = False
+
+
+def page(path: str, answer: PageFunction, *, is_public: bool = False) -> PageRoute:
+    return PageRoute("GET", path, answer, is_public)
+
+
+def action(path: str, answer: PageFunction, *, is_public: bool = False) -> PageRoute:
+    """A change: the form must carry the visitor's anti-forgery token."""
+    return PageRoute("POST", path, answer, is_public)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
+from serving.gateway.api.query.filters import find_required_values, parse_expression
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import (
     json_response,
@@ -73,7 +74,10 @@ class JobsApi:
             record = state.jobs[key[1]]
             return rules.render_job(self._job_queue.with_current_output(record), places.get(record.name, 0))
 
-        listing = PagedList(rules.list_jobs(state, project), render_item, _encode_cursor, _decode_cursor)
+        # Whoever asks every few seconds for jobs in some states does not have all jobs looked at.
+        states = find_required_values(parse_expression(request.query_params.get("filter", "")), "state")
+        jobs = rules.list_jobs(state, project, states)
+        listing = PagedList(jobs, render_item, _encode_cursor, _decode_cursor)
         return page_response(request, "jobs", listing)
 
     async def patch(self, request: Request) -> Response:

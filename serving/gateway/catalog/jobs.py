@@ -48,6 +48,7 @@ from serving.resources import (
 )
 
 _CANCELLED_MESSAGE = "The job was cancelled."
+_END_STATES = frozenset(state for state in JobState if state.is_terminal)
 
 
 class SentJobFields(NamedTuple):
@@ -152,9 +153,20 @@ def get_job(state: CatalogState | StateDraft, name: str) -> JobRecord:
     return state.jobs[name]
 
 
-def list_jobs(state: CatalogState, project: str) -> Sequence[tuple[int, str]]:
-    """The jobs of a project, newest first: the negatives of their numbers, with their names."""
-    return state.job_index.by_project.list_children(check_project(project))
+def list_jobs(
+    state: CatalogState, project: str, states: frozenset[str] | None = None
+) -> Sequence[tuple[int, str]]:
+    """The jobs of a project, newest first: the negatives of their numbers, with their names.
+
+    Only those in one of `states`, unless that is None.
+    """
+    found = state.job_index.by_project.list_children(check_project(project))
+    if states is None:
+        return found
+    if states.isdisjoint(_END_STATES):
+        mine = (record for record in list_unfinished_jobs(state) if record.project == project)
+        found = sorted((-record.number, record.name) for record in mine)
+    return [key for key in found if state.jobs[key[1]].job.state in states]
 
 
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:

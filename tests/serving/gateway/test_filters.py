@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.query.filters import compile_filter
+from serving.gateway.api.query.filters import compile_filter, find_required_values, parse_expression
 
 VERSIONS: dict[str, dict[str, Any]] = {
     "a": {"name": "projects/p/models/m/versions/census_1", "state": "READY", "framework": "XGBOOST"},
@@ -109,6 +109,25 @@ def test_a_filter_that_cannot_be_read(text: str) -> None:
 
     assert caught.value.field == "filter"
     assert "state:READY AND name:census*" in caught.value.message or "200 parts" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", None),
+        ("state:RUNNING", {"RUNNING"}),
+        ('state = "RUNNING"', {"RUNNING"}),
+        ("state:RUNNING OR state:QUEUED", {"RUNNING", "QUEUED"}),
+        ("state:RUNNING OR jobId:a", None),
+        ("jobId:a AND (state:RUNNING OR state:QUEUED)", {"RUNNING", "QUEUED"}),
+        ("(state:RUNNING OR state:QUEUED) AND state:QUEUED", {"QUEUED"}),
+        ("state!=RUNNING", None),
+        ("NOT state:RUNNING", None),
+        ("state:R*", None),
+    ],
+)
+def test_the_values_that_a_field_must_have(text: str, values: set[str] | None) -> None:
+    assert find_required_values(parse_expression(text), "state") == values
 
 
 @given(st.text(alphabet='ab:=!*()-"NOTAD R', max_size=60))

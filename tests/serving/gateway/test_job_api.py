@@ -197,6 +197,7 @@ def test_lists(tmp_path: Path) -> None:
         assert await ids(filter="state:QUEUED") == ["a", "c"]
         assert await ids(filter="jobId:b OR labels.kind=a") == ["a", "b"]
         assert await ids(filter="state=SUCCEEDED") == []
+        assert await ids(filter="state:QUEUED OR state:RUNNING", pageSize=1) == ["a"]
         first = await api.call("GET", JOBS, params={"pageSize": 2})
         assert [job.get("jobPosition") for job in first["jobs"]] == ["2", "1"]
         assert await ids(pageSize=2, pageToken=first["nextPageToken"]) == ["b"]

@@ -91,6 +91,22 @@ def compile_expression(
             return lambda tested: any(test(tested) for test in tests)
 
 
+def find_required_values(part: FilterExpression, field: str) -> frozenset[str] | None:
+    """The values of which a field must have one to match; None if it may have any other too."""
+    match part:
+        case Comparison(field=named, operator=":" | "=", value=value) if named == field and "*" not in value:
+            return frozenset([value])
+        case Conjunction(parts=parts):
+            found = [find_required_values(one, field) for one in parts]
+            known = [values for values in found if values is not None]
+            return frozenset.intersection(*known) if known else None
+        case Disjunction(parts=parts):
+            found = [find_required_values(one, field) for one in parts]
+            known = [values for values in found if values is not None]
+            return frozenset.union(*known) if len(known) == len(found) else None
+    return None
+
+
 def _tokenize_filter(text: str) -> list[re.Match[str]]:
     tokens, position = [], 0
     while text[position:].strip():

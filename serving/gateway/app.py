@@ -76,6 +76,7 @@ from serving.gateway.request_adapter import RequestAdapterMiddleware
 from serving.gateway.request_context import with_request_id_header
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.store import StateStore
+from serving.gateway.studies.parameter_importance import ParameterImportance
 from serving.gateway.studies.suggestion_process import SuggesterLauncher
 from serving.gateway.studies.suggestion_service import SuggestionService
 from serving.gateway.studies.trial_suggester import TrialSuggester
@@ -293,7 +294,8 @@ class Gateway:
             config.max_versions_per_project,
         )
         operations = OperationsApi(self._catalog, self._operation_runner)
-        jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
+        importance = ParameterImportance(self._suggestions.measure_importance)
+        jobs = JobsApi(self._catalog, self._jobs, importance, config.queue_jobs, self._access)
         studies = StudiesApi(self._catalog, config.max_studies_per_project)
         trials = TrialsApi(self._catalog, TrialSuggester(self._catalog, self._suggestions))
         study_operations = StudyOperationsApi(self._catalog)
@@ -323,6 +325,7 @@ class Gateway:
             "pilotlight.versions.schema": schemas.get_version_schema,
             "pilotlight.jobs.progress": jobs.get_progress,
             "pilotlight.jobs.models": jobs.list_models,
+            "pilotlight.jobs.importance": jobs.get_importance,
             "pilotlight.entries.list": LogEntriesApi(
                 lambda: self._catalog.state, self._jobs, self._access, self._api_limits
             ).list,

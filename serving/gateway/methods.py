@@ -244,6 +244,7 @@ _ALL_METHODS = (
     _own_route("versions.schema", "ml.versions.get", _VERSION, f"/v1/{_VERSION}:schema"),
     _own_route("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
     _own_route("jobs.models", "ml.jobs.get", _JOB, f"/jobs/{_JOB}/models"),
+    _own_route("jobs.importance", "ml.jobs.get", _JOB, f"/jobs/{_JOB}/importance"),
     # A method of Cloud Logging; it requires `ml.jobs.get` on the job that its filter names.
     ApiMethod("pilotlight.entries.list", "POST", LOG_ENTRIES_PATH, "", SERVER, Activity.DATA_READ),
     # Clients fetch it before they have a token.

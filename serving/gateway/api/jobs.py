@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import InvalidArgument, field_error
+from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.query.filters import find_required_values, parse_expression
 from serving.gateway.api.query.paging import PagedList
@@ -20,9 +20,11 @@ from serving.gateway.api.request_io import (
 )
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
+from serving.gateway.catalog.tuning_jobs import find_tuning_study
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.request_context import get_caller
 from serving.gateway.state.records import JobKindName, JobRecord
+from serving.gateway.studies.parameter_importance import ParameterImportance
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, resource_from_json, to_camel_case
 
@@ -34,10 +36,16 @@ class JobsApi:
     """The methods on jobs; `queue_jobs` is how many may be unfinished, `access` None while that is off."""
 
     def __init__(
-        self, catalog: Catalog, job_queue: JobQueue, queue_jobs: int, access: AccessControl | None = None
+        self,
+        catalog: Catalog,
+        job_queue: JobQueue,
+        importance: ParameterImportance,
+        queue_jobs: int,
+        access: AccessControl | None = None,
     ) -> None:
         self._catalog = catalog
         self._job_queue = job_queue
+        self._importance = importance
         self._queue_jobs = queue_jobs
         self._access = access
         self._threads = ThreadPool("job logs", 2, queue=_QUEUE)
@@ -108,6 +116,14 @@ class JobsApi:
         trial = request.query_params.get("trial", "")
         found = await self._job_queue.kinds[record.kind].find_models(record, trial)
         return json_response({"folder": found.folder, "models": list(found.models)})
+
+    async def get_importance(self, request: Request) -> Response:
+        """`GET /jobs/…/importance`: the share of each parameter of a tuning job in its metric."""
+        record = self._find_record(request)
+        study = find_tuning_study(self._catalog.state, record)
+        if study is None:
+            raise FailedPrecondition(f"{record.job.job_id} has no trials.")
+        return json_response({"shares": await self._importance.get_shares(study)})
 
     def _find_record(self, request: Request) -> JobRecord:
         return rules.get_job(self._catalog.state, _job_name(request))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +17,8 @@ from serving.gateway.state.study_records import StudyBlock
 from serving.gateway.studies.suggestion_process import ConnectSuggester, Suggester, SuggesterLost
 from serving.gateway.thread_pool import ThreadPool
 from tuning.messages import (
+    ImportanceAnswer,
+    ImportanceRequest,
     SuggestionAnswer,
     SuggestionRequest,
     TuningAnswer,
@@ -101,6 +104,18 @@ class SuggestionService:
         self._answered += 1
         self._seconds += time.monotonic() - started_at
         return answer
+
+    async def measure_importance(self, block: StudyBlock) -> Mapping[str, float]:
+        """The share of each parameter in the first metric; none while too few trials are completed.
+
+        Raises Unavailable as `suggest_points` does.
+        """
+        answer = await self._ask(await self._threads.run(_encode_importance_request, block))
+        if isinstance(answer, TuningFailure):
+            raise Internal(f"The importance of parameters cannot be measured: {answer.message}")
+        if not isinstance(answer, ImportanceAnswer):
+            raise Internal("The process that measures importance gave an answer of another kind.")
+        return answer.shares
 
     async def close(self) -> None:
         """End all processes; nobody waits for an answer any more."""
@@ -202,3 +217,9 @@ def _encode_request(block: StudyBlock, count: int) -> bytes:
     known = read_known_trials(study, block.iter_trials(measured=False))
     request = SuggestionRequest(study, known, count, block.record.last_trial + 1)
     return msgspec.json.encode(request) + b"\n"
+
+
+def _encode_importance_request(block: StudyBlock) -> bytes:
+    study = block.record.study
+    known = read_known_trials(study, block.iter_trials(measured=False))
+    return msgspec.json.encode(ImportanceRequest(study, known)) + b"\n"

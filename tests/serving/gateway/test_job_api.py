@@ -180,6 +180,16 @@ def test_the_text_that_airflow_knows(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_only_a_tuning_job_has_parameters_that_matter(tmp_path: Path) -> None:
+    async def main(api: Api) -> None:
+        await api.create("j", "wait/go")
+        refused = await api.call("GET", "/jobs/projects/p/jobs/j/importance", 400)
+        assert refused["error"]["message"] == "j has no trials."
+        await api.call("GET", "/jobs/projects/p/jobs/none/importance", 404)
+
+    run(tmp_path, main)
+
+
 def test_lists(tmp_path: Path) -> None:
     """Empty ones are {}; else newest first, in pages, filtered by any field."""
 

@@ -273,6 +273,9 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
     "pilotlight.jobs.models": _info_operation(
         "The folders with models that a training job has made", {"models": array_schema(STRING)}, ["models"]
     ),
+    "pilotlight.jobs.importance": _info_operation(
+        "The share of each parameter of a tuning job in its metric", {"shares": OBJECT}, ["shares"]
+    ),
     "pilotlight.jobs.progress": _info_operation(
         "How far a job is",
         {

@@ -15,7 +15,7 @@ from serving.gateway.studies.suggestion_process import SuggesterLost
 from serving.gateway.studies.suggestion_service import SuggestionLimits, SuggestionService
 from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.catalog.study_world import StudyWorld
-from tuning.messages import SuggestionAnswer, TuningAnswer, TuningFailure
+from tuning.messages import ImportanceAnswer, SuggestionAnswer, TuningAnswer, TuningFailure
 
 LIMITS = SuggestionLimits()
 ANSWER = SuggestionAnswer(({"x": 0.5, "depth": 1},))
@@ -224,3 +224,19 @@ def test_when_the_server_stops_nobody_waits_on() -> None:
         assert scene.processes.running == 0
 
     run(main, SuggestionLimits(processes=1))
+
+
+def test_importance_is_asked_of_the_same_processes() -> None:
+    async def main(scene: Scene) -> None:
+        scene.processes.answers = [
+            ImportanceAnswer({"x": 1.0}),
+            TuningFailure("INTERNAL", "no"),
+            SuggestionAnswer(()),
+        ]
+        assert await scene.service.measure_importance(scene.block) == {"x": 1.0}
+        assert b'"type":"importance"' in scene.processes.asked[0]
+        for reason in ("cannot be measured: no", "of another kind"):
+            with pytest.raises(Internal, match=reason):
+                await scene.service.measure_importance(scene.block)
+
+    run(main)

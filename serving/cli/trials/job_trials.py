@@ -15,7 +15,8 @@ from serving.cli.flags import common_flags
 from serving.errors import FailedPrecondition
 
 if TYPE_CHECKING:  # start-up time: trials are read with msgspec, which only this command needs
-    from serving.cli.trials.trial_table import TrialRow, TrialTable
+    from serving.cli.trials.trial_table import TrialTable
+    from serving.gateway.api.studies.trial_rows import TrialRow
 
 
 def list_trials(

@@ -7,8 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from serving.cli.trials.trial_table import TrialRow, TrialTable
+from serving.cli.trials.trial_table import TrialTable
 from serving.errors import FailedPrecondition
+from serving.gateway.api.studies.trial_rows import TrialRow
 from tuning.space import Parameter, ParameterKind, Scale
 from tuning.study import Goal
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,33 +10,15 @@ from typing import Any
 
 from serving.cli.api_client import ApiClient
 from serving.errors import FailedPrecondition
+from serving.gateway.api.studies.trial_rows import TrialRow, read_row, sort_rows
 from tuning.messages import KnownTrial
-from tuning.optimal import find_sign
-from tuning.space import Value, format_value
+from tuning.space import format_value
 from tuning.study import Study
 
 
 @dataclass(frozen=True, slots=True)
-class TrialRow:
-    """One trial; `value` is None where it has none yet, or failed. `seconds` is how long it took."""
-
-    number: int
-    state: str
-    value: float | None
-    step: int
-    parameters: Mapping[str, Value]
-    seconds: float | None
-    reason: str
-
-    def to_known_trial(self) -> KnownTrial:
-        is_failed = self.state == "FAILED"
-        objectives = (self.value,) if self.value is not None and self.state != "RUNNING" else ()
-        return KnownTrial(self.number, dict(self.parameters), objectives, is_failed)
-
-
-@dataclass(frozen=True, slots=True)
 class TrialTable:
-    """`rows` are best first, then those that run, then those that failed."""
+    """`rows` are in the order of `sort_rows`."""
 
     study: Study
     rows: Sequence[TrialRow]
@@ -67,7 +48,7 @@ class TrialTable:
         from tuning.algorithms.importance import measure_importance  # noqa: PLC0415  start-up time
         from tuning.messages import ImportanceRequest  # noqa: PLC0415
 
-        known = tuple(row.to_known_trial() for row in sorted(self.rows, key=lambda row: row.number))
+        known = tuple(_to_known_trial(row) for row in sorted(self.rows, key=lambda row: row.number))
         return measure_importance(ImportanceRequest(self.study, known)).shares
 
 
@@ -82,49 +63,9 @@ def read_trial_table(client: ApiClient, job: Mapping[str, Any], parent: str) -> 
     name = f"{parent}/locations/{job['trainingInput']['region']}/studies/{job['jobId']}"
     study = read_study(resource_from_json(StudyConfig, client.call("GET", name)["studyConfig"]))
     found = client.call("GET", f"{name}/trials").get("trials", [])
-    return TrialTable(study, sort_rows(study, [_read_row(study, trial) for trial in found]))
+    return TrialTable(study, sort_rows(study, [read_row(study, trial) for trial in found]))
 
 
-def sort_rows(study: Study, rows: Sequence[TrialRow]) -> list[TrialRow]:
-    sign = find_sign(study.metrics[0])
-    ranks = {"FAILED": 2, "RUNNING": 1}
-
-    def rank(row: TrialRow) -> tuple[int, float, int]:
-        return ranks.get(row.state, 0), -sign * (row.value or 0.0), row.number
-
-    return sorted(rows, key=rank)
-
-
-def _read_row(study: Study, trial: Mapping[str, Any]) -> TrialRow:
-    metric = study.metrics[0].name
-    measured = [*trial.get("measurements", ()), *filter(None, [trial.get("finalMeasurement")])]
-    last = next((one for one in reversed(measured) if metric in _read_metrics(one)), None)
-    is_failed = trial.get("trialInfeasible", False)
-    return TrialRow(
-        number=int(trial["name"].rpartition("/")[2]),
-        state="FAILED" if is_failed else "SUCCEEDED" if trial["state"] == "COMPLETED" else "RUNNING",
-        value=None if last is None or is_failed else _read_metrics(last)[metric],
-        step=int(last.get("stepCount", 0)) if last is not None else 0,
-        parameters={one["parameter"]: _read_value(one) for one in trial["parameters"]},
-        seconds=_read_seconds(trial),
-        reason=trial.get("infeasibleReason", ""),
-    )
-
-
-def _read_metrics(measurement: Mapping[str, Any]) -> dict[str, float]:
-    return {one["metric"]: float(one["value"]) for one in measurement.get("metrics", ())}
-
-
-def _read_value(parameter: Mapping[str, Any]) -> Value:
-    if "floatValue" in parameter:
-        return float(parameter["floatValue"])
-    if "intValue" in parameter:
-        return int(parameter["intValue"])
-    return str(parameter["stringValue"])
-
-
-def _read_seconds(trial: Mapping[str, Any]) -> float | None:
-    if not trial.get("endTime"):
-        return None
-    begin, end = (datetime.datetime.fromisoformat(trial[field]) for field in ("startTime", "endTime"))
-    return (end - begin).total_seconds()
+def _to_known_trial(row: TrialRow) -> KnownTrial:
+    objectives = (row.value,) if row.value is not None and row.state != "RUNNING" else ()
+    return KnownTrial(row.number, dict(row.parameters), objectives, row.state == "FAILED")

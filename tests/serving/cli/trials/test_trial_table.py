@@ -1,4 +1,4 @@
-"""The order of trials, their values as CSV, and their picture."""
+"""The values of trials as CSV, what matters among them, and their picture."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from serving.cli.trials.trial_plot import draw_trials
-from serving.cli.trials.trial_table import TrialRow, TrialTable, sort_rows
+from serving.cli.trials.trial_table import TrialTable
 from serving.errors import FailedPrecondition
+from serving.gateway.api.studies.trial_rows import TrialRow
 from tuning.space import Parameter, ParameterKind, Scale, SearchSpace
 from tuning.study import Goal, Metric, Study
 
@@ -32,13 +33,6 @@ def row(number: int, value: float | None, state: str = "SUCCEEDED", **fields: An
 
 
 ROWS = [row(1, 0.25), row(2, None, "FAILED"), row(3, 0.0), row(4, 0.5), row(5, 0.9, "RUNNING"), row(6, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("goal", "expected"), [(Goal.MAXIMIZE, [4, 6, 1, 3, 5, 2]), (Goal.MINIMIZE, [3, 1, 4, 6, 5, 2])]
-)
-def test_the_best_is_first_and_failed_ones_are_last(goal: Goal, expected: list[int]) -> None:
-    assert [one.number for one in sort_rows(build_study(goal), ROWS)] == expected
 
 
 def test_csv_has_all_digits_and_quotes() -> None:

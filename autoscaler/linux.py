@@ -125,32 +125,39 @@ def kill_descendants(seconds: float = 5.0) -> int:
     deadline = time.monotonic() + seconds
     while (pids := _list_children()) and time.monotonic() < deadline:
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+            _kill_and_reap(pid)
         killed.update(pids)
         time.sleep(_REAP_EVERY)
     return len(killed)
 
 
-def kill_orphans(least_oom_score: int) -> int:
+def kill_orphans(least_oom_score: int, seconds: float = 5.0) -> int:
     """Kill children of this process, a subreaper, with at least that out-of-memory score, and theirs.
 
     For orphans whose parent was the subreaper of all that it had started with such a score: as long as it
-    lives, none of them is a child of this process. Returns how many there were.
+    lives, none of them is a child of this process. Takes `seconds` at most. Returns how many there were.
     """
     killed: set[int] = set()
-    while found := {pid for pid in _list_children() if _read_oom_score(pid) >= least_oom_score} - killed:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= found
-        time.sleep(_REAP_EVERY)  # their children become those of this process
-        for pid in found:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    deadline = time.monotonic() + seconds
+    # Children of one that was killed become those of this process when it has ended, which may take a while.
+    while (pids := _list_children_with(least_oom_score)) and time.monotonic() < deadline:
+        for pid in pids:
+            _kill_and_reap(pid)
+        killed.update(pids)
+        time.sleep(_REAP_EVERY)
     return len(killed)
+
+
+def _list_children_with(least_oom_score: int) -> list[int]:
+    return [pid for pid in _list_children() if _read_oom_score(pid) >= least_oom_score]
+
+
+def _kill_and_reap(pid: int) -> None:
+    """Kill a child, and reap it if it has ended already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _read_oom_score(pid: int) -> int:

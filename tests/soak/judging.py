@@ -24,6 +24,8 @@ PAUSE = 2.0
 GROWTH = 0.10
 # So much more is no leak: a node takes about ten files of the gateway, and three of them may have come.
 FEW: Mapping[str, int] = {"memory": 0, "files": 30, "threads": 8}
+# Nodes and connections to them come and go within seconds: a shorter warm life shows that, and no leak.
+SHORTEST_LIFE = 30.0
 END_SECONDS = 15.0
 
 NO_ANSWER = 0
@@ -221,19 +223,21 @@ def _ended(record: Record) -> Iterator[str]:
 
 
 def _grown(record: Record) -> Iterator[str]:
-    for life, thirds in _thirds(record):
+    for life, thirds in _thirds(record, SHORTEST_LIFE):
         for what, few in FEW.items():
             first, last = (statistics.median(getattr(usage, what) for usage in third) for third in thirds)
             if last > max(first * (1 + GROWTH), first + few):
                 yield f"{what} of server {life} grew from {first:.0f} to {last:.0f}"
 
 
-def _thirds(record: Record) -> Iterator[tuple[int, tuple[Sequence[Usage], Sequence[Usage]]]]:
-    """The first and the last third of each server's warm life, if it was long enough to have any."""
+def _thirds(
+    record: Record, shortest: float = 0.0
+) -> Iterator[tuple[int, tuple[Sequence[Usage], Sequence[Usage]]]]:
+    """The first and the last third of each server's warm life, if that took `shortest` seconds at least."""
     for life, run in itertools.groupby(record.usages, lambda usage: usage.life):
         usages = list(run)
         warm = [usage for usage in usages if usage.at >= usages[0].at + record.warm_up]
-        if warm and warm[-1].at - warm[0].at >= record.warm_up:
+        if warm and warm[-1].at - warm[0].at >= max(record.warm_up, shortest):
             third = max(len(warm) // 3, 1)
             yield life, (warm[:third], warm[-third:])
 

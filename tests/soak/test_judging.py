@@ -166,6 +166,13 @@ def test_growth_of_a_new_process_is_none() -> None:
     assert judge(replace(GOOD, usages=usages)) == []
 
 
+def test_a_short_life_shows_no_growth() -> None:
+    """Nodes that come in its last seconds are no leak."""
+    usages = [replace(usage, files=65 if usage.at < 25 else 130) for usage in GOOD.usages if usage.at < 39]
+
+    assert judge(replace(GOOD, usages=usages)) == []
+
+
 @pytest.mark.parametrize(
     ("end", "found"),
     [

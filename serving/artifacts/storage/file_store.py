@@ -91,7 +91,7 @@ class FileStore:
         return system.create_if_absent(name, data)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file within its bucket or machine; resystems a file of the new name.
+        """Rename a file within its bucket or machine; replaces a file of the new name.
 
         Local folders are made. Raises NotFound. An interrupted move in a bucket may leave both.
         """

@@ -189,18 +189,18 @@ class LocalFileSystem:
         """Written beside itself, then linked: a link is made by one only, on network file systems too."""
         self.folders.check_path(name)
         path = Path(name)
-        make_parent(path)
-        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-        try:
-            with translate_write_errors(name), suppress(FileNotFoundError):
-                partial.write_bytes(data)
-                sync_to_disk(partial)
-                return link_if_absent(partial, path)
-            # Another process has removed the partial file as a leftover, or the folder.
-            return self.create_if_absent(name, data)
-        finally:
-            with suppress(OSError):
-                partial.unlink()
+        while True:
+            make_parent(path)
+            partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+            try:
+                # Again where another process has removed the partial file as a leftover, or the folder.
+                with translate_write_errors(name), suppress(FileNotFoundError):
+                    partial.write_bytes(data)
+                    sync_to_disk(partial)
+                    return link_if_absent(partial, path)
+            finally:
+                with suppress(OSError):
+                    partial.unlink()
 
     def move(self, name: str, target: str) -> None:
         """A rename."""

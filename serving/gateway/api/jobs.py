@@ -26,7 +26,7 @@ from serving.gateway.request_context import get_caller
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.gateway.studies.parameter_importance import ParameterImportance
 from serving.gateway.thread_pool import ThreadPool
-from serving.resources import Job, resource_from_json, to_camel_case
+from serving.resources import Job, to_camel_case
 
 _TAIL_LINES = 20
 _QUEUE = 62
@@ -53,7 +53,7 @@ class JobsApi:
     async def create(self, request: Request) -> Response:
         """projects.jobs.create."""
         body = await read_json(request)
-        job = resource_from_json(Job, body)
+        job = await read_resource(request, Job)
         kind = self._job_queue.kinds[_choose_kind(job)]
         sent = extract_sent_fields(body, kind.name)
         project, caller = request.path_params["project"], get_caller(request.scope)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.query.paging import PagedList
+from serving.gateway.thread_pool import ThreadPool
 from serving.http_headers import body_too_large, check_body_length
 from serving.json_depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
 from serving.names import ModelName, VersionName
@@ -26,6 +28,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 MAX_BODY_BYTES = 4 << 20
 _BODY_KEY = "pilotlight.body"
+# Larger bodies are decoded in a thread, a few at a time: that takes up to a second.
+_MOST_DECODED_AT_ONCE = 64 << 10
+_THREADS = ThreadPool("large request bodies", 1, queue=31)
 
 
 class IdConvertor(Convertor[str]):
@@ -54,7 +59,10 @@ def version_name(request: Request) -> VersionName:
 
 async def read_resource(request: Request, kind: type[T]) -> T:
     """Parse the resource in the body. Raises InvalidArgument."""
-    return resource_from_json(kind, await read_json(request))
+    body = await _read_decoded(request)
+    if body.size <= _MOST_DECODED_AT_ONCE:
+        return resource_from_json(kind, body.value)
+    return await _THREADS.run(resource_from_json, kind, body.value)
 
 
 def read_update_mask(request: Request) -> Sequence[str]:
@@ -96,24 +104,38 @@ def error_response(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) 
 
 async def read_json(request: Request) -> Any:
     """Return the body as it was sent; may be called again."""
-    known = request.scope.get(_BODY_KEY)
-    if known is None:
-        known = request.scope[_BODY_KEY] = (await _parse_json_body(request),)
-    return known[0]
+    return (await _read_decoded(request)).value
 
 
 async def read_body(request: Request) -> bytes:
     check_body_length(request.scope, MAX_BODY_BYTES)
-    body = b""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             raise body_too_large(MAX_BODY_BYTES)
-    return body
+    return bytes(body)
 
 
-async def _parse_json_body(request: Request) -> Any:
-    body = await read_body(request)
+@dataclass(frozen=True, slots=True)
+class _DecodedBody:
+    """A body as JSON, and the number of its bytes."""
+
+    value: Any
+    size: int
+
+
+async def _read_decoded(request: Request) -> _DecodedBody:
+    known: _DecodedBody | None = request.scope.get(_BODY_KEY)
+    if known is None:
+        body = await read_body(request)
+        is_large = len(body) > _MOST_DECODED_AT_ONCE
+        value = await _THREADS.run(_parse_body, body) if is_large else _parse_body(body)
+        known = request.scope[_BODY_KEY] = _DecodedBody(value, len(body))
+    return known
+
+
+def _parse_body(body: bytes) -> Any:
     try:
         return parse_json(body or b"{}", DEFAULT_MAX_DEPTH)
     except TooDeepError as error:

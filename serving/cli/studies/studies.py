@@ -88,7 +88,7 @@ def list_studies(client: ApiClient, output: CommandOutput, selection: SelectionF
 
     Example: pilotlight studies list --filter state:ACTIVE
     """
-    found = client.call("GET", f"{_parent(client)}/studies").get("studies", [])
+    found = client.list_resources(f"{_parent(client)}/studies", "studies", {})
     output.show_list(found, _COLUMNS, selection)
 
 

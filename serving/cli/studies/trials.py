@@ -46,7 +46,7 @@ def list_trials(
     """
     name = resolve_study_name(client, study)
     config = client.call("GET", name)["studyConfig"]
-    found = client.call("GET", f"{name}/trials").get("trials", [])
+    found = client.list_resources(f"{name}/trials", "trials", {})
     output.show_list(found, _build_columns(config), selection)
 
 

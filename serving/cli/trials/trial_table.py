@@ -62,7 +62,7 @@ def read_trial_table(client: ApiClient, job: Mapping[str, Any], parent: str) -> 
         raise FailedPrecondition(f"{job['jobId']} is no tuning job: it has no trials.")
     name = f"{parent}/locations/{job['trainingInput']['region']}/studies/{job['jobId']}"
     study = read_study(resource_from_json(StudyConfig, client.call("GET", name)["studyConfig"]))
-    found = client.call("GET", f"{name}/trials").get("trials", [])
+    found = client.list_resources(f"{name}/trials", "trials", {})
     return TrialTable(study, sort_rows(study, [read_row(study, trial) for trial in found]))
 
 

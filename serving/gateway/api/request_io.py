@@ -30,6 +30,8 @@ MAX_BODY_BYTES = 4 << 20
 _BODY_KEY = "pilotlight.body"
 # Larger bodies are decoded in a thread, a few at a time: that takes up to a second.
 _MOST_DECODED_AT_ONCE = 64 << 10
+# Of the lists that clients expect to be whole.
+_MOST_LIST_BYTES = 8 << 20
 _THREADS = ThreadPool("large request bodies", 1, queue=31)
 
 
@@ -83,7 +85,15 @@ def resource_response(resource: Resource) -> Response:
 
 def page_response(request: Request, key: str, listing: PagedList[Any]) -> Response:
     """Return one page of a list; an empty page has no key at all."""
-    rows, token = listing.page(request.query_params)
+    return _render_page(key, *listing.page(request.query_params))
+
+
+def whole_list_response(request: Request, key: str, listing: PagedList[Any]) -> Response:
+    """The same of `PagedList.page_whole`. Takes up to a second, and is for a thread."""
+    return _render_page(key, *listing.page_whole(request.query_params, _MOST_LIST_BYTES))
+
+
+def _render_page(key: str, rows: Sequence[dict[str, Any]], token: str) -> Response:
     body: dict[str, Any] = {key: rows} if rows else {}
     if token:
         body["nextPageToken"] = token

@@ -95,9 +95,13 @@ class StudyBlock:
         packed = self.packed_trials.get(number)
         return self.open_trials.get(number) if packed is None else unpack_trial(packed)
 
+    def list_numbers(self) -> list[int]:
+        """The numbers of all trials, in order."""
+        return sorted((*self.open_trials, *self.packed_trials))
+
     def iter_trials(self, *, measured: bool = True) -> Iterator[Trial]:
         """All trials in the order of their numbers; completed ones without measurements if not `measured`."""
-        for number in sorted((*self.open_trials, *self.packed_trials)):
+        for number in self.list_numbers():
             if number in self.open_trials:
                 yield self.open_trials[number]
             else:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
+import orjson
 import pytest
 
 from serving.errors import InvalidArgument
@@ -166,3 +167,28 @@ def test_a_page_costs_what_is_on_it(before: int) -> None:
     assert [row["name"] for row in found] == names[before : before + 10]
     assert shown == names[before : before + 11]
     assert len(named) < 15
+
+
+WHOLE = PagedList(NUMBERED, lambda row: row, itemgetter("name"))
+
+
+def test_a_whole_list_has_all_unless_a_size_is_asked_for() -> None:
+    assert WHOLE.page_whole({}, 1 << 20) == (NUMBERED, "")
+
+    first, token = WHOLE.page_whole({"pageSize": "3"}, 1 << 20)
+    second, _ = WHOLE.page_whole({"pageSize": "3", "pageToken": token}, 1 << 20)
+
+    assert [*first, *second] == NUMBERED[:6]
+
+
+def test_a_whole_list_ends_where_it_takes_too_many_bytes() -> None:
+    """Each page has one item at least, however large that is."""
+    row = len(orjson.dumps(NUMBERED[0]))
+
+    assert [len(WHOLE.page_whole({}, most)[0]) for most in (2 * row, row, 0)] == [2, 1, 1]
+
+    seen, token = WHOLE.page_whole({}, 100 * row)
+    while token:
+        found, token = WHOLE.page_whole({"pageToken": token}, 100 * row)
+        seen = [*seen, *found]
+    assert seen == NUMBERED

@@ -67,6 +67,9 @@ _PAGE = (
     query_parameter("pageToken", STRING, "The nextPageToken of the page before."),
     query_parameter("filter", STRING, "Which to answer, such as `state:READY`."),
 )
+_MOST_ROWS = query_parameter(
+    "pageSize", {"type": "integer", "minimum": 0}, "How many to answer at most: all in 8 MiB, or up to 100."
+)
 _MASK = (query_parameter("updateMask", STRING, "The fields to change, with commas between.", required=True),)
 _PARENT: Json = {
     "type": "string",
@@ -100,8 +103,9 @@ def _list_operation(summary: str, tag: str, key: str, item: Json) -> OpenApiOper
 
 
 def _whole_list_operation(summary: str, key: str, item: Json) -> OpenApiOperation:
-    """A list without pages."""
-    return _read_operation(summary, "Studies", object_schema({key: array_schema(item)}))
+    """A list that is answered as a whole where no size is asked for."""
+    listed = object_schema({key: array_schema(item), "nextPageToken": STRING})
+    return _read_operation(summary, "Studies", listed, query=(_MOST_ROWS, _PAGE[1]))
 
 
 def _health_operation(state: str) -> OpenApiOperation:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import orjson
+
 from serving.errors import InvalidArgument
 from serving.gateway.api.query.filters import compile_filter
 
@@ -49,6 +51,22 @@ class PagedList(Generic[T]):
         return [row for _, row in rows[:size]], encode_page_token(
             self.name_of(rows[size - 1][0])
         ) if more else ""
+
+    def page_whole(self, query: Mapping[str, str], most_bytes: int) -> tuple[list[dict[str, Any]], str]:
+        """The same without a filter, for lists of which clients expect all where they do not ask for a size.
+
+        A page ends before it takes `most_bytes` as JSON, if it has one item at least.
+        """
+        size = parse_page_size(query["pageSize"]) if query.get("pageSize") else len(self.items)
+        rows: list[dict[str, Any]] = []
+        taken = 0
+        for place in range(self._start_index(query.get("pageToken", "")), len(self.items)):
+            row = self.render(self.items[place])
+            taken += len(orjson.dumps(row))
+            if rows and (len(rows) == size or taken > most_bytes):
+                return rows, encode_page_token(self.name_of(self.items[place - 1]))
+            rows.append(row)
+        return rows, ""
 
     def _start_index(self, token: str) -> int:
         """The number of items up to and including the one that the token names."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.request_io import json_response, read_resource
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import json_response, read_resource, whole_list_response
 from serving.gateway.api.studies.rendering import render_study
 from serving.gateway.catalog import Catalog, studies
 from serving.gateway.catalog.study_checks import read_study
@@ -45,10 +46,11 @@ class StudiesApi:
         return json_response(render_study(studies.get_study(self._catalog.state, study_name(request)).record))
 
     async def list(self, request: Request) -> Response:
-        """projects.locations.studies.list; it has no pages."""
+        """projects.locations.studies.list."""
         path = request.path_params
         found = studies.list_studies(self._catalog.state, path["project"], path["location"])
-        return await self._threads.run(_answer_studies, found)
+        listing = PagedList(found, _render_block, _get_name)
+        return await self._threads.run(whole_list_response, request, "studies", listing)
 
     async def delete(self, request: Request) -> Response:
         """projects.locations.studies.delete."""
@@ -56,9 +58,12 @@ class StudiesApi:
         return json_response({})
 
 
-def _answer_studies(blocks: Sequence[StudyBlock]) -> Response:
-    rendered = [render_study(block.record) for block in blocks]
-    return json_response({"studies": rendered} if rendered else {})
+def _render_block(block: StudyBlock) -> dict[str, Any]:
+    return render_study(block.record)
+
+
+def _get_name(block: StudyBlock) -> str:
+    return str(block.record.name)
 
 
 def study_name(request: Request) -> StudyName:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, NotFound, field_error
-from serving.gateway.api.request_io import json_response, read_resource
+from serving.gateway.api.query.paging import PagedList
+from serving.gateway.api.request_io import json_response, read_resource, whole_list_response
 from serving.gateway.api.studies.rendering import TrialRenderer, render_study_operation
 from serving.gateway.api.studies.studies import study_name
 from serving.gateway.catalog import Catalog, studies, trials
@@ -28,6 +30,8 @@ from tuning.study import Trial
 
 # How many lists may wait for a thread.
 _QUEUE = 62
+# Of a trial's number.
+_MAX_DIGITS = 9
 
 
 class TrialsApi:
@@ -53,8 +57,9 @@ class TrialsApi:
         )
 
     async def list(self, request: Request) -> Response:
-        """projects.locations.studies.trials.list; it has no pages."""
-        return await self._threads.run(_answer_all_trials, self._find_study(request))
+        """projects.locations.studies.trials.list."""
+        listing = _list_trials(self._find_study(request))
+        return await self._threads.run(whole_list_response, request, "trials", listing)
 
     async def list_optimal(self, request: Request) -> Response:
         """projects.locations.studies.trials.listOptimalTrials."""
@@ -138,13 +143,26 @@ class TrialsApi:
 def _trial_number(request: Request) -> int:
     """Raises NotFound for what is no number: there is no such trial."""
     text = request.path_params["trial"]
-    if not text.isdecimal() or len(text) > 9:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise NotFound(f"There is no trial {text!r}: trials are numbered from 1.", field="name")
     return int(text)
 
 
-def _answer_all_trials(block: StudyBlock) -> Response:
-    return json_response(TrialRenderer(block.record).render_all(block.iter_trials()))
+def _list_trials(block: StudyBlock) -> PagedList[int]:
+    """By their numbers."""
+    renderer = TrialRenderer(block.record)
+
+    def render(number: int) -> dict[str, Any]:
+        trial = block.find_trial(number)
+        return {} if trial is None else renderer.render(trial)
+
+    name = block.record.name
+    return PagedList(block.list_numbers(), render, name.format_trial_name, _parse_trial_name)
+
+
+def _parse_trial_name(name: str) -> int:
+    """Raises ValueError."""
+    return int(name.rpartition("/")[2][:_MAX_DIGITS])
 
 
 def _answer_optimal_trials(block: StudyBlock) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tuning.stopping import should_stop
+from tuning.stopping import EarlyStopping, should_stop
 from tuning.study import Study, Trial, TrialState
 
 # A trial whose program was lost so often, together with its server or its supervisor, may be the reason.
@@ -77,8 +77,11 @@ def decide(
     *,
     suggesting: int = 0,
     exhausted: bool = False,
+    stopping: EarlyStopping | None = None,
 ) -> list[Action]:
     """`running` has the numbers of the trials whose program runs.
+
+    `stopping` knows the completed ones among `trials`; without it they are read anew.
 
     `suggesting`: points that have been asked for and are not there yet. `exhausted`: the space is used up.
     Until the state has what the actions lead to, equal calls have equal answers.
@@ -96,7 +99,7 @@ def decide(
         for trial in open_trials
         if trial.number in running
         and trial.state is TrialState.ACTIVE
-        and should_stop(study, everything, trial)
+        and (stopping.should_stop(trial) if stopping else should_stop(study, everything, trial))
     ]
     starts = [_start_again(trial) for trial in open_trials if trial.number not in running]
     count = 0 if suggesting else min(plan.max_parallel - len(open_trials), wanted)

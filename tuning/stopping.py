@@ -6,14 +6,15 @@ Rules of the studies API; see `StoppingRule`. Studies with several metrics have 
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuning.optimal import find_sign, has_objectives
-from tuning.study import StoppingRule, Study, Trial
+from tuning.study import Measurement, StoppingRule, Study, Trial
 
 # The first report says too little.
 _LEAST_MEASUREMENTS = 2
@@ -31,15 +32,51 @@ _DECAY_EXPONENTS = (0.25, 0.5, 1.0, 2.0)
 
 def should_stop(study: Study, trials: Iterable[Trial], trial: Trial) -> bool:
     """Whether `trial`, which is at work, is unlikely to become the best. `trials` are all of the study."""
-    if study.stopping_rule is StoppingRule.NONE or len(study.metrics) != 1:
-        return False
-    curve = read_curve(study, trial)
-    if len(curve.scores) < _LEAST_MEASUREMENTS:
-        return False
-    others = [one for one in trials if one.number != trial.number and has_objectives(study, one)]
-    if study.stopping_rule is StoppingRule.MEDIAN:
-        return _is_below_median(curve, [read_curve(study, one) for one in others])
-    return _has_no_chance(study, curve, others)
+    stopping = EarlyStopping(study)
+    for one in trials:
+        if one.number != trial.number:
+            stopping.add(one)
+    return stopping.should_stop(trial)
+
+
+class EarlyStopping:
+    """Compares trials at work with those that are completed.
+
+    What cannot change is computed once: the curves of completed trials, and the answer for a trial that has
+    not reported since, as long as no other is completed.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._completed: dict[int, CompletedCurve] = {}
+        self._answers: dict[int, tuple[tuple[Measurement, ...], bool]] = {}
+
+    def add(self, trial: Trial) -> None:
+        """Take note of a trial; of those that are completed with a value, others are of no matter."""
+        final = trial.final
+        if final is None or not has_objectives(self._study, trial):
+            return
+        metric = self._study.metrics[0]
+        score = find_sign(metric) * final.values[metric.name]
+        self._completed[trial.number] = CompletedCurve(score, read_curve(self._study, trial))
+        self._answers.clear()
+
+    def should_stop(self, trial: Trial) -> bool:
+        """Whether `trial`, which is at work, is unlikely to become the best."""
+        if self._study.stopping_rule is StoppingRule.NONE or len(self._study.metrics) != 1:
+            return False
+        known, answer = self._answers.get(trial.number, ((), False))
+        if known is not trial.measurements:
+            answer = self._compare(read_curve(self._study, trial))
+            self._answers[trial.number] = trial.measurements, answer
+        return answer
+
+    def _compare(self, curve: Curve) -> bool:
+        if len(curve.scores) < _LEAST_MEASUREMENTS:
+            return False
+        if self._study.stopping_rule is StoppingRule.MEDIAN:
+            return _is_below_median(curve, [one.curve for one in self._completed.values()])
+        return _has_no_chance(curve, self._completed)
 
 
 @dataclass(frozen=True)
@@ -49,11 +86,20 @@ class Curve:
     positions: Sequence[float]
     scores: Sequence[float]
 
+    @functools.cached_property
+    def averages(self) -> Sequence[float]:
+        """The means of the first score, of the first two, and so on."""
+        means = [total / count for count, total in enumerate(itertools.accumulate(self.scores), 1)]
+        if all(map(math.isfinite, means)):
+            return means
+        # The sum of huge scores is infinite: they are divided first.
+        counts = range(1, len(self.scores) + 1)
+        return [sum(score / count for score in self.scores[:count]) for count in counts]
+
     def average_until(self, position: float) -> float | None:
         """The mean of the scores up to a position."""
         count = bisect.bisect_right(self.positions, position)
-        # Divided first: the sum of huge scores would be infinite.
-        return sum(score / count for score in self.scores[:count]) if count else None
+        return self.averages[count - 1] if count else None
 
     def divide(self, unit: float) -> Curve:
         return Curve(self.positions, [score / unit for score in self.scores])
@@ -69,6 +115,14 @@ class Curve:
             return self
         chosen = [index * (size - 1) // (count - 1) for index in range(count)]
         return Curve([self.positions[index] for index in chosen], [self.scores[index] for index in chosen])
+
+
+@dataclass(frozen=True)
+class CompletedCurve:
+    """The final score of a trial, and how it came to that."""
+
+    final: float
+    curve: Curve
 
 
 def read_curve(study: Study, trial: Trial) -> Curve:
@@ -99,20 +153,18 @@ def _is_below_median(curve: Curve, completed: Sequence[Curve]) -> bool:
 # ---- decay curve
 
 
-def _has_no_chance(study: Study, curve: Curve, completed: Sequence[Trial]) -> bool:
-    """Whether what its curve foretells is too far below the best final score.
+def _has_no_chance(curve: Curve, completed: Mapping[int, CompletedCurve]) -> bool:
+    """Whether what its curve foretells is too far below the best final score. `completed` by number.
 
     How far a forecast may be from the truth is learnt from the completed trials: each is forecast from its
     curve up to the same position.
     """
-    sign, name = find_sign(study.metrics[0]), study.metrics[0].name
-    finals = {one.number: sign * one.final.values[name] for one in completed if one.final is not None}
-    newest = sorted(completed, key=lambda one: one.number)[-_FIT_TRIALS:]
-    measured = {one.number: read_curve(study, one) for one in newest}
-    scores = itertools.chain(finals.values(), curve.scores, *(known.scores for known in measured.values()))
+    finals = [one.final for one in completed.values()]
+    newest = [completed[number] for number in sorted(completed)[-_FIT_TRIALS:]]
+    scores = itertools.chain(finals, curve.scores, *(one.curve.scores for one in newest))
     unit = max(1.0, max(map(abs, scores)) / _MAX_SCORE)
-    curve, finals = curve.divide(unit), {number: final / unit for number, final in finals.items()}
-    curves = [(finals[number], known.divide(unit)) for number, known in measured.items()]
+    curve, best = curve.divide(unit), max(finals, default=0.0) / unit
+    curves = [(one.final / unit, one.curve.divide(unit)) for one in newest]
     long = [(final, one) for final, one in curves if len(one.scores) >= _LEAST_MEASUREMENTS]
     if len(long) < _LEAST_COMPLETED_DECAY:
         return False
@@ -126,7 +178,7 @@ def _has_no_chance(study: Study, curve: Curve, completed: Sequence[Trial]) -> bo
     if len(errors) < _LEAST_COMPLETED_DECAY:
         return False
     bias, spread = statistics.fmean(errors), statistics.stdev(errors) * math.sqrt(1.0 + 1.0 / len(errors))
-    gap = max(finals.values()) - (forecast(curve, max(end, now)) + bias)
+    gap = best - (forecast(curve, max(end, now)) + bias)
     return (
         gap > 0
         and 0.5 * math.erfc(gap / (math.sqrt(2.0) * spread) if spread > 0 else math.inf) < _LEAST_CHANCE

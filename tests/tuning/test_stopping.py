@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tuning.space import Parameter, ParameterKind, SearchSpace
-from tuning.stopping import Curve, forecast, should_stop
+from tuning.stopping import Curve, EarlyStopping, forecast, should_stop
 from tuning.study import Measurement, Metric, StoppingRule, Study, Trial, TrialState
 
 SPACE = SearchSpace((Parameter(name="x", kind=ParameterKind.DOUBLE, minimum=0.0, maximum=1.0),))
@@ -64,6 +64,24 @@ def test_median_rule_needs_two_completed_trials() -> None:
     completed = [make_trial(1, [0.9, 0.9]), make_trial(2, [0.9, 0.9], ended=False)]
 
     assert not should_stop(MEDIAN, completed, make_trial(9, [0.1, 0.1], ended=False))
+
+
+@pytest.mark.parametrize("study", [MEDIAN, DECAY], ids=["median", "decay curve"])
+def test_curves_that_are_read_once_say_the_same(study: Study) -> None:
+    """While trials report and are completed, one after the other."""
+    chance = random.Random(3)
+    stopping, completed = EarlyStopping(study), list[Trial]()
+    answers = []
+    for number in range(1, 25):
+        curve = rise(chance.uniform(0.5, 1.0), speed=chance.uniform(0.3, 1.0))
+        for steps in (1, 2, 10, 20):
+            trial = make_trial(number, curve[:steps], ended=False)
+            answers.append(stopping.should_stop(trial))
+            assert answers[-1] == stopping.should_stop(trial) == should_stop(study, completed, trial)
+        completed.append(make_trial(number, curve))
+        stopping.add(completed[-1])
+
+    assert {True, False} == set(answers)
 
 
 def test_elapsed_time_instead_of_steps() -> None:

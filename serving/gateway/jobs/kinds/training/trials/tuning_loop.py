@@ -27,7 +27,8 @@ from training.messages import FinishTrials, StartTrial, StopTrial, TrialOrder, T
 from tuning.decide import Action, Fail, Finish, Start, Stop, Suggest, TuningPlan, decide
 from tuning.messages import SuggestionAnswer
 from tuning.space import format_value
-from tuning.study import StoppingRule, Trial, TrialState
+from tuning.stopping import EarlyStopping
+from tuning.study import Trial, TrialState
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class TuningLoop:
         self._arrival = asyncio.Event()
         self._running: set[int] = set()
         self._completed: dict[int, Trial] = {}
+        self._stopping = EarlyStopping(self._block.record.study)
         self._suggestion: asyncio.Task[SuggestionAnswer] | None = None
         self._suggesting = 0
         self._exhausted = False
@@ -107,6 +109,7 @@ class TuningLoop:
             self._running,
             suggesting=self._suggesting,
             exhausted=self._exhausted,
+            stopping=self._stopping,
         )
 
     async def _act(self, actions: Iterable[Action]) -> bool:
@@ -137,12 +140,12 @@ class TuningLoop:
     def _list_trials(self) -> list[Trial]:
         """All trials; completed ones do not change any more, and are unpacked once."""
         block = self._block
-        has_rule = block.record.study.stopping_rule is not StoppingRule.NONE
         if len(self._completed) + len(block.open_trials) != block.trial_count:
             for number in block.packed_trials.keys() - self._completed.keys():
                 trial = block.find_trial(number)
                 if trial is not None:
-                    self._completed[number] = trial if has_rule else _without_curve(trial)
+                    self._stopping.add(trial)
+                    self._completed[number] = msgspec.structs.replace(trial, measurements=())
         return [*self._completed.values(), *block.open_trials.values()]
 
     def _list_stopping(self) -> list[Trial]:
@@ -195,10 +198,6 @@ class TuningLoop:
         self._exhausted = answer.exhausted
         if answer.points:
             await self._catalog.change_with_retry(trials.add_trials, self._name, answer.points, job=self._job)
-
-
-def _without_curve(trial: Trial) -> Trial:
-    return msgspec.structs.replace(trial, measurements=())
 
 
 def _format_arguments(trial: Trial) -> tuple[str, ...]:

@@ -201,13 +201,17 @@ def _check_parent_values(parent: Parameter, child: Parameter) -> None:
 def check_point(space: SearchSpace, point: Point) -> None:
     """Raises InvalidArgument unless the point has a valid value for each active parameter, and no other."""
     active = space.list_active(point)
+    surplus = point.keys() - {parameter.name for parameter in active}
+    # A misspelt name comes before the one that is missing for it.
+    if surplus and (unknown := surplus - {parameter.name for parameter in space.list_all()}):
+        raise InvalidArgument(f'Parameter "{min(unknown)}" is not in the search space.')
     for parameter in active:
         if parameter.name not in point:
             raise _fail(parameter, "a value is missing.")
         if not parameter.contains(point[parameter.name]):
             raise _fail(parameter, f"{point[parameter.name]!r} {_describe_expected(parameter)}.")
-    if unknown := point.keys() - {parameter.name for parameter in active}:
-        raise InvalidArgument(f'Parameter "{min(unknown)}" is unknown, or not active with these values.')
+    if surplus:
+        raise InvalidArgument(f'Parameter "{min(surplus)}" is not active with these values.')
 
 
 def _describe_expected(parameter: Parameter) -> str:

@@ -117,7 +117,8 @@ def test_a_point_has_the_active_parameters() -> None:
     [
         ({"kind": "linear"}, '"rate": a value is missing'),
         ({"kind": "forest", "rate": 0.5}, '"trees": a value is missing'),
-        ({"kind": "linear", "trees": 10, "rate": 0.5}, '"trees" is unknown, or not active'),
+        ({"kind": "linear", "trees": 10, "rate": 0.5}, '"trees" is not active with these values'),
+        ({"kind": "linear", "rat": 0.5}, '"rat" is not in the search space'),
         ({"kind": "linear", "rate": 2.0}, "no number from 0.0001 to 1.0"),
         ({"kind": "linear", "rate": "fast"}, "no number"),
         ({"kind": "forest", "trees": 10.5, "rate": 0.5}, "no whole number from 10 to 12"),

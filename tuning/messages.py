@@ -20,9 +20,10 @@ SUGGESTER_READY = {"ready": True}
 
 
 class SuggesterOrder(msgspec.Struct, frozen=True):
-    """`address` is the path of the unix socket that it is to make."""
+    """`address` is the path of the unix socket that it is to make, `nice` how far others come first."""
 
     address: str
+    nice: int = 0
 
 
 class KnownTrial(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

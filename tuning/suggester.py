@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import traceback
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ def start(
 
 def run_suggester(order: SuggesterOrder, report: Callable[[Mapping[str, Any]], None]) -> None:
     """Answer the requests of one connection after the other; does not return."""
+    if order.nice:
+        os.nice(order.nice)
     # Its matrices are small, and more threads than one would add their sums in another order each time.
     threadpool_limits(1)
     with socket.socket(socket.AF_UNIX) as listener:

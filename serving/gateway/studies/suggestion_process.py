@@ -24,6 +24,8 @@ from tuning.messages import SuggesterOrder, TuningAnswer
 
 _ENTRY = "tuning.suggester:start"
 _GRACE_SECONDS = 5.0
+# Online predictions come first.
+_NICE = 5
 # Bytes of a line, above what the largest answer takes.
 _LINE_LIMIT = 1 << 26
 _STDERR = 2
@@ -36,6 +38,10 @@ class SuggesterLost(Exception):
 
 class Suggester(Protocol):
     """A process that is ready for requests."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was seen to end, as one that is killed while it is idle."""
 
     async def ask(self, line: bytes, within: float) -> TuningAnswer:
         """Send a request; raises SuggesterLost without an answer `within` so many seconds."""
@@ -53,6 +59,10 @@ class SuggesterConnection:
     child: RunningChild
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+
+    @property
+    def has_ended(self) -> bool:
+        return self.reader.at_eof() or self.reader.exception() is not None
 
     async def ask(self, line: bytes, within: float) -> TuningAnswer:
         try:
@@ -90,7 +100,7 @@ class SuggesterLauncher:
 
     @contextlib.asynccontextmanager
     async def _run_process(self, address: Path) -> AsyncGenerator[RunningChild]:
-        order = SuggesterOrder(str(address))
+        order = SuggesterOrder(str(address), nice=_NICE)
         launch = LaunchSpec(_ENTRY, msgspec.to_builtins(order), self.pilot.environment)
         async with contextlib.AsyncExitStack() as running:
             child = await running.enter_async_context(

@@ -57,7 +57,8 @@ class SuggestionLimits:
 class SuggestionService:
     """Answers from processes that are all alike: equal requests get equal answers.
 
-    A request whose process is lost is sent once more, to a new process.
+    A request whose process is lost is sent once more, to another process. Those that have ended while they
+    were idle are replaced before they are asked.
     """
 
     def __init__(
@@ -185,6 +186,9 @@ class SuggestionService:
     async def _answer(self, suggester: Suggester, request: _WaitingRequest) -> None:
         if request.answer.done():  # who asked has gone
             return
+        if suggester.has_ended:
+            self._put_back(request)
+            raise SuggesterLost("it has ended while it was idle")
         request.tries += 1
         try:
             answer = await suggester.ask(request.line, self._limits.answer_seconds)

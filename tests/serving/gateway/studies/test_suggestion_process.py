@@ -66,10 +66,21 @@ def test_a_process_that_is_killed_is_lost() -> None:
             async with launcher.connect() as suggester:
                 await suggester.ask(request(1), WITHIN)
                 pid = suggester.child.process.pid
+                assert not suggester.has_ended
                 os.kill(pid, signal.SIGKILL)
                 await suggester.ask(request(1), WITHIN)
+        assert suggester.has_ended
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+    run(main)
+
+
+def test_other_processes_come_first() -> None:
+    async def main(launcher: SuggesterLauncher) -> None:
+        async with launcher.connect() as suggester:
+            pid = suggester.child.process.pid
+            assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
     run(main)
 

@@ -29,6 +29,7 @@ class FakeProcesses:
         self.asked: list[bytes] = []
         self.answers: list[TuningAnswer | Exception] = []
         self.start_error: Exception | None = None
+        self.has_ended = False
         self.go = asyncio.Event()
         self.go.set()
         self.ended = asyncio.Event()
@@ -39,6 +40,7 @@ class FakeProcesses:
             raise self.start_error
         self.started += 1
         self.running += 1
+        self.has_ended = False
         try:
             yield self
         finally:
@@ -140,6 +142,22 @@ def test_the_request_of_a_lost_process_goes_to_an_idle_one_at_once() -> None:
         assert scene.processes.started == 2
 
     run(main, SuggestionLimits(idle_seconds=10 * HANG_SECONDS))
+
+
+def test_processes_that_have_ended_while_idle_are_replaced() -> None:
+    """However many there are: none of them was asked."""
+
+    async def main(scene: Scene) -> None:
+        scene.processes.go.clear()
+        both = [scene.ask(), scene.ask()]
+        await scene.until_asked(2)
+        scene.processes.go.set()
+        await asyncio.gather(*both)
+        scene.processes.has_ended = True
+        assert await scene.ask() == ANSWER
+        assert len(scene.processes.asked) == 3
+
+    run(main)
 
 
 def test_a_request_that_ends_every_process_is_given_up() -> None:

@@ -37,6 +37,7 @@ class Scene:
         self.service = SuggestionService(self._connect, Supervisor())
         self.suggester = TrialSuggester(self.catalog, self.service)
         self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.has_ended = False
         self._answer = answer
 
     async def create(self, config: Mapping[str, Any]) -> None:

@@ -181,7 +181,14 @@ def add_measurement(
     job: str = "",
 ) -> Trial:
     """Add an intermediate measurement; one of the same step and time is replaced."""
-    get_own_study(draft, name, job)
+    study = get_own_study(draft, name, job).record.study
+    names = [metric.name for metric in study.metrics]
+    if measurement.values.keys().isdisjoint(names):
+        raise field_error(
+            InvalidArgument,
+            "measurement.metrics",
+            f"The study's metrics are {', '.join(names)}; {', '.join(measurement.values)} is none of them.",
+        )
     trial = get_trial(draft, name, number)
     if trial.state not in (TrialState.ACTIVE, TrialState.STOPPING):
         raise _state_error(trial, "measured", "Only trials that are ACTIVE or STOPPING are.")

@@ -170,15 +170,29 @@ def test_only_trials_at_work_are_measured() -> None:
 
 def test_a_trial_ends_with_its_last_measurement() -> None:
     """The last that has all metrics of the study."""
-    world = StudyWorld()
+    world = StudyWorld({**CONFIG, "metrics": [*CONFIG["metrics"], {"metric": "size"}]})
     world.suggest("a")
-    world.measure(1, 3, 0.25)
-    world.do(trials.add_measurement, NAME, 1, Measurement(4, 0.0, {"other": 1.0}))
+    whole = Measurement(3, 0.0, {"loss": 0.25, "size": 3.0})
+    world.do(trials.add_measurement, NAME, 1, whole)
+    world.measure(1, 4, 0.5)
 
     ended = world.complete(1)
 
-    assert ended.final == Measurement(3, 0.0, {"loss": 0.25})
+    assert ended.final == whole
     assert ended.ended_at > ended.started_at > 0
+
+
+def test_a_measurement_has_a_metric_of_the_study() -> None:
+    """A misspelt one alone is none; others may come with it."""
+    world = StudyWorld()
+    world.suggest("a")
+
+    with pytest.raises(InvalidArgument, match="metrics are loss; los, acc is none of them") as caught:
+        world.do(trials.add_measurement, NAME, 1, Measurement(1, 0.0, {"los": 1.0, "acc": 0.5}))
+
+    assert caught.value.field == "measurement.metrics"
+    both = Measurement(1, 0.0, {"loss": 1.0, "acc": 0.5})
+    assert world.do(trials.add_measurement, NAME, 1, both).measurements == (both,)
 
 
 def test_a_trial_that_was_never_measured_needs_a_final_measurement() -> None:

@@ -52,7 +52,9 @@ def test_a_trial_has_its_value(tmp_path: Path) -> None:
 
     assert report.final is not None
     assert (report.final.step, report.final.value) == (3, 0.5)
-    assert [(one.step, one.value) for one in report.points] == [(3, 0.5)]
+    # On a busy machine a look at the file finds the value before the trial's end.
+    points = [point for one in job.seen if one.trial is not None for point in one.trial.points]
+    assert [(one.step, one.value) for one in points] == [(3, 0.5)]
     assert last.done is not None
     assert last.done.replica_seconds > 0
 

@@ -106,6 +106,43 @@ def test_a_tuning_job_by_googles_client(server: Server, ml: Any, wheel: Path, tm
     assert best[0]["name"].endswith(f"/{trials[0]['trialId']}")
 
 
+def test_a_built_in_algorithm_is_tuned(server: Server, tmp_path: Path) -> None:
+    """By the same fields as any program, with its own metrics; each trial leaves its model."""
+    data = tmp_path / "data.csv"
+    data.write_text("".join(f"{int(number > 20)},{number},{number % 7}\n" for number in range(40)))
+    strength = {
+        "parameterName": "l2_regularization_strength",
+        "type": "DISCRETE",
+        "discreteValues": [0.01, 1e6],
+    }
+    given = {
+        "region": "us-central1",
+        "scaleTier": "CUSTOM",
+        "masterType": "n1-standard-4",
+        "masterConfig": {"imageUri": "gcr.io/cloud-ml-algos/linear_learner_cpu:latest"},
+        "args": ["--model_type=classification", f"--training_data_path={data}"],
+        "jobDir": str(tmp_path / "out"),
+        "hyperparameters": {
+            "hyperparameterMetricTag": "logloss",
+            "goal": "MINIMIZE",
+            "algorithm": "GRID_SEARCH",
+            "params": [strength],
+            "maxTrials": 2,
+            "maxParallelTrials": 2,
+        },
+    }
+    ended = finished(server, submit(server, {"jobId": "built_in", "trainingInput": given}))
+
+    assert ended["state"] == "SUCCEEDED", ended
+    best, worst = ended["trainingOutput"]["trials"]
+    assert best["hyperparameters"] == {"l2_regularization_strength": "0.01"}
+    assert best["finalMetric"]["objectiveValue"] < worst["finalMetric"]["objectiveValue"]
+    for trial in (best, worst):
+        model = tmp_path / "out" / trial["trialId"] / "model" / "model.joblib"
+        assert model.is_file()
+        assert trial["builtInAlgorithmOutput"]["modelPath"] == str(model.parent)
+
+
 def test_logs_tell_which_trial_a_line_is_of(server: Server, tmp_path: Path) -> None:
     source = dedent(TRIAL) + "print('I am', os.environ['CLOUD_ML_TRIAL_ID'])"
     wheel = write_wheel(tmp_path / "wheel", source)

@@ -57,6 +57,8 @@ def run_trials(program: Program, *, from_pilot: bool) -> NoReturn:
         os.environ.update(order.request.environment)  # buckets are read with what the program gets for that
         own = dataclasses.replace(program, arguments=order.arguments, job_dir=order.job_dir)
         _write_report(run_trial(order.request, own, from_pilot=from_pilot))
+        # After the report: it takes a while, in which the next trial is chosen.
+        remove_folder(Path(order.request.scratch_dir))
     os._exit(0)
 
 
@@ -69,7 +71,6 @@ def run_trial(request: TrainingRequest, program: Program, *, from_pilot: bool) -
     # Until the next one begins nobody is to be ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report = _build_last_report(result, metrics, trial)
-    remove_folder(Path(request.scratch_dir))
     return msgspec.structs.replace(report, log_bytes=supervisor.log_bytes)
 
 

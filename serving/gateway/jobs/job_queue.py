@@ -234,15 +234,17 @@ class JobQueue:
     # ---- progress
 
     def with_current_output(self, record: JobRecord) -> JobRecord:
+        return self.kinds[record.kind].add_details(self._with_attempt_output(record))
+
+    def _with_attempt_output(self, record: JobRecord) -> JobRecord:
         attempt = self._find_attempt(record)
         output = None if attempt is None else attempt.output
-        current = record if output is None else rules.with_output(record, output)
-        return self.kinds[record.kind].add_details(current)
+        return record if output is None else rules.with_output(record, output)
 
     def render_progress(self, record: JobRecord) -> Mapping[str, Any]:
         """What is known of a job beyond its fields; most only while it is worked on."""
         attempt = self._find_attempt(record)
-        rendered = self.kinds[record.kind].render_progress(self.with_current_output(record), attempt)
+        rendered = self.kinds[record.kind].render_progress(self._with_attempt_output(record), attempt)
         return {
             "phase": "" if attempt is None else attempt.phase,
             "attempt": record.attempt,

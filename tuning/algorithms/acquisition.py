@@ -37,32 +37,32 @@ def _log_h(z: Array) -> Array:
     return np.asarray(np.where(z > -1.0, direct, log_density + rest))
 
 
-def polish(process: GaussianProcess, start: Array, free: Mask, best: float) -> Array:
-    """Climb from a place to the nearest maximum, moving `free` features from 0 to 1."""
+def polish(process: GaussianProcess, starts: Array, free: Mask, best: float) -> Array:
+    """Climb from places to the nearest maxima, all at once, moving their `free` features from 0 to 1."""
     noise = process.noise
 
-    def compute(part: Array) -> tuple[float, Array]:
-        place = start.copy()
-        place[free] = part
-        mean, deviation, of_mean, of_deviation = process.predict_with_gradient(place)
+    def compute(parts: Array) -> tuple[float, Array]:
+        places = starts.copy()
+        places[free] = parts
+        mean, deviation, of_mean, of_deviation = process.predict_with_gradients(places)
         z = (mean - best) / deviation
-        log_h = float(_log_h(np.array(z)))
-        gain = float(log_expected_improvement(np.array(mean), np.array(deviation), best, noise))
+        log_h = _log_h(z)
+        gain = log_expected_improvement(mean, deviation, best, noise)
         whole = np.hypot(deviation, noise)
         by_deviation = 3.0 / deviation - deviation / whole**2 - deviation / (whole * (whole + noise))
         # The derivatives of φ(z) + z Φ(z) are Φ(z) by z; both over the value itself.
-        by_z = float(np.exp(special.log_ndtr(z) - log_h))
-        of_z = (of_mean - z * of_deviation) / deviation
-        return -gain, -(by_z * of_z + by_deviation * of_deviation)[free]
+        by_z = np.exp(special.log_ndtr(z) - log_h) / deviation
+        of_gain = by_z[:, None] * of_mean + (by_deviation - by_z * z)[:, None] * of_deviation
+        return -float(gain.sum()), -of_gain[free]
 
     found = optimize.minimize(
         compute,
-        start[free],
+        starts[free],
         jac=True,
         method="L-BFGS-B",
         bounds=[(0.0, 1.0)] * int(free.sum()),
         options={"maxiter": _POLISH_STEPS},
     )
-    polished = start.copy()
+    polished = starts.copy()
     polished[free] = found.x
     return polished

@@ -32,17 +32,16 @@ def propose_point(history: History, number: int) -> dict[str, Value] | None:
     groups = [rows for rows in _list_candidates(history, scores, random) if len(rows)]
     if not groups:
         return random_search.propose_point(history, number)
-    finalists = np.concatenate([_find_finalists(history, model, rows) for rows in groups])
+    best = np.concatenate([_choose_best(model, rows) for rows in groups])
+    polished = history.filter_new(history.encoding.snap(model.polish(best)))
+    finalists = np.concatenate([best, polished])
     point = history.encoding.decode(finalists[int(model.compute_gain(finalists).argmax())])
     # Rows that differ may be one point, where a range has few floats.
     return random_search.propose_point(history, number) if history.has(point) else point
 
 
-def _find_finalists(history: History, model: SearchModel, rows: Array) -> Array:
-    """The best of some candidates, and what the best few become by polishing."""
-    order = np.argsort(-model.compute_gain(rows), kind="stable")[:_POLISHED]
-    polished = history.encoding.snap(np.array([model.polish(row) for row in rows[order]]))
-    return np.concatenate([rows[order[:1]], history.filter_new(polished)])
+def _choose_best(model: SearchModel, rows: Array) -> Array:
+    return np.asarray(rows[np.argsort(-model.compute_gain(rows), kind="stable")[:_POLISHED]])
 
 
 def _list_candidates(history: History, scores: Array, random: np.random.Generator) -> list[Array]:

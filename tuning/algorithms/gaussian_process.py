@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg, optimize
+from scipy.linalg import lapack
 
 from tuning.algorithms.ranges import Array
 
-_SQRT5 = np.sqrt(5.0)
 # Lognormal priors of length scales, signal and noise: median, and spread of the logarithm. Features lie
 # between 0 and 1, values have a variance of 1. Lengths are held close to each other: what does not matter
 # around the first good trials may matter elsewhere.
@@ -18,7 +18,8 @@ _LENGTH_MEDIAN, _LENGTH_SPREAD = 0.2, 0.3
 _SIGNAL_MEDIAN, _SIGNAL_SPREAD = 1.0, 1.0
 _NOISE_MEDIAN, _NOISE_SPREAD = 1e-4, 3.0
 _LENGTH_RANGE, _SIGNAL_RANGE, _NOISE_RANGE = (1e-2, 1e2), (1e-2, 1e2), (1e-7, 1.0)
-_MAX_STEPS = 50
+# A fit ends when a step lowers the loss by less than this share.
+_MAX_STEPS, _LEAST_PROGRESS = 50, 1e-6
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,10 @@ class NegativeLogPosterior:
     """A function of the logarithms of lengths, signal and noise."""
 
     def __init__(self, features: Array, values: Array, groups: Sequence[int]) -> None:
+        self._features = features
         self._values = values
+        self._groups = np.array(groups)
         size = max(groups) + 1
-        self._distances = np.zeros((size, len(values), len(values)))
-        for feature, group in zip(features.T, groups, strict=True):
-            self._distances[group] += (feature[:, None] - feature[None, :]) ** 2
         # Median lengths grow with the dimension, as distances do.
         length = _LENGTH_MEDIAN * np.sqrt(max(size, 1))
         self._center = np.log(np.array([length] * size + [_SIGNAL_MEDIAN, _NOISE_MEDIAN]))
@@ -52,7 +52,7 @@ class NegativeLogPosterior:
 
     def minimize(self) -> Hyperparameters:
         """Start from the center of the priors."""
-        options = {"maxiter": _MAX_STEPS}
+        options = {"maxiter": _MAX_STEPS, "ftol": _LEAST_PROGRESS}
         found = optimize.minimize(
             self.compute, self._center, jac=True, method="L-BFGS-B", bounds=self._bounds, options=options
         )
@@ -64,30 +64,54 @@ class NegativeLogPosterior:
     def compute(self, logs: Array) -> tuple[float, Array]:
         """Value and gradient."""
         parameters = self.read(logs)
-        weights = parameters.lengths**-2.0
-        kernel, slope = _compute_matern(np.tensordot(weights, self._distances, 1), parameters.signal)
-        count = len(self._values)
-        covariance = kernel.copy()
-        covariance.flat[:: count + 1] += parameters.noise
-        try:
-            factor = linalg.cholesky(covariance, lower=True, check_finite=False)
-        except linalg.LinAlgError:
+        scaled = self._features / parameters.lengths[self._groups]
+        covariance, slope = _compute_matern(_measure_squares(scaled, scaled), parameters.signal)
+        covariance.flat[:: len(covariance) + 1] += parameters.noise
+        # Of a symmetric matrix the transpose has the order in which LAPACK needs no copy.
+        factor, failed = lapack.dpotrf(covariance.T, lower=1, overwrite_a=1)
+        if failed:
             return 1e25, np.zeros_like(logs)
-        inverse = linalg.cho_solve((factor, True), np.eye(count), check_finite=False)
+        log_determinant = 2.0 * np.log(np.diag(factor)).sum()
+        inverse = _invert(factor)
         alpha = inverse @ self._values
+        fit = float(self._values @ alpha)
         z = (logs - self._center) / self._spread
-        loss = 0.5 * self._values @ alpha + np.log(np.diag(factor)).sum() + 0.5 * z @ z
+        loss = 0.5 * (fit + log_determinant + z @ z)
         pull = np.outer(alpha, alpha) - inverse
-        of_lengths = np.tensordot(self._distances, pull * slope, 2) * weights
-        gradient = -0.5 * np.array([*of_lengths, np.vdot(pull, kernel), np.trace(pull) * parameters.noise])
+        of_noise = float(np.trace(pull)) * parameters.noise
+        # The product of pull and the covariance has the trace fit - n.
+        of_signal = fit - len(self._values) - of_noise
+        gradient = -0.5 * np.array([*self._sum_by_group(scaled, pull * slope), of_signal, of_noise])
         return float(loss), gradient + z / self._spread
+
+    def _sum_by_group(self, scaled: Array, weights: Array) -> Array:
+        """The weighted sums of the squared distances of all pairs, by each group; `weights` is symmetric."""
+        by_feature = weights.sum(axis=1) @ scaled**2 - np.einsum("ij,ij->j", scaled, weights @ scaled)
+        sums: Array = np.zeros(self._groups.max() + 1)
+        np.add.at(sums, self._groups, 2.0 * by_feature)
+        return sums
+
+
+def _invert(factor: Array) -> Array:
+    """The inverse of a matrix, given its lower factor in Fortran's order, which is overwritten."""
+    lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+    inverse = np.tril(lower)
+    inverse += np.tril(lower, -1).T
+    return np.asarray(inverse)
 
 
 def _compute_matern(squares: Array, signal: float) -> tuple[Array, Array]:
     """The kernel, and its derivative by the logarithm of a length over that length's share of `squares`."""
-    scaled = _SQRT5 * np.sqrt(np.maximum(squares, 0.0))
-    decay = signal * np.exp(-scaled)
-    return (1.0 + scaled + scaled**2 / 3.0) * decay, (5.0 / 3.0) * (1.0 + scaled) * decay
+    scaled = np.sqrt(5.0 * squares)
+    decay = np.exp(-scaled)
+    decay *= signal
+    scaled += 1.0
+    scaled *= decay
+    decay *= squares
+    decay *= 5.0 / 3.0
+    decay += scaled
+    scaled *= 5.0 / 3.0
+    return decay, scaled
 
 
 class GaussianProcess:
@@ -119,19 +143,20 @@ class GaussianProcess:
         variance = self._signal - np.einsum("ij,ij->j", half, half)
         return kernel @ self._alpha, np.sqrt(np.maximum(variance, 1e-12 * self._signal))
 
-    def predict_with_gradient(self, feature: Array) -> tuple[float, float, Array, Array]:
-        """Mean and standard deviation at one place, and their gradients."""
-        away = feature * self._scale - self._scaled
-        kernel, slope = _compute_matern(np.einsum("ij,ij->i", away, away), self._signal)
-        solved = linalg.cho_solve((self._factor, True), kernel, check_finite=False)
-        deviation = float(np.sqrt(max(self._signal - kernel @ solved, 1e-12 * self._signal)))
-        of_kernel = -slope[:, None] * away * self._scale
-        return (
-            float(kernel @ self._alpha),
-            deviation,
-            self._alpha @ of_kernel,
-            -(solved @ of_kernel) / deviation,
-        )
+    def predict_with_gradients(self, features: Array) -> tuple[Array, Array, Array, Array]:
+        """Means and standard deviations, and the gradients of each at its place."""
+        scaled = features * self._scale
+        kernel, slope = _compute_matern(_measure_squares(scaled, self._scaled), self._signal)
+        solved = linalg.cho_solve((self._factor, True), kernel.T, check_finite=False).T
+        variance = self._signal - np.einsum("ij,ij->i", kernel, solved)
+        deviations = np.sqrt(np.maximum(variance, 1e-12 * self._signal))
+
+        def sum_slopes(weights: Array) -> Array:
+            pulls = weights * slope
+            return np.asarray((pulls @ self._scaled - pulls.sum(axis=1)[:, None] * scaled) * self._scale)
+
+        of_deviations = -sum_slopes(solved) / deviations[:, None]
+        return kernel @ self._alpha, deviations, sum_slopes(self._alpha), of_deviations
 
 
 def _measure_squares(one: Array, other: Array) -> Array:

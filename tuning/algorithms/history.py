@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
@@ -57,9 +58,13 @@ class History:
 
     def filter_new(self, rows: Array) -> Array:
         """Rows without those of taken points. Points of wide ranges may have rows that are almost equal."""
-        keys = _make_row_keys(rows)
-        pairs = zip(rows, keys, strict=True)
-        return rows[[key not in self.near or not self.has(self.encoding.decode(row)) for row, key in pairs]]
+
+        @functools.cache
+        def is_taken(row: bytes) -> bool:
+            return self.has(self.encoding.decode(np.frombuffer(row)))
+
+        pairs = zip(rows, _make_row_keys(rows), strict=True)
+        return rows[[key not in self.near or not is_taken(row.tobytes()) for row, key in pairs]]
 
     def add_pending(self, point: Point) -> History:
         row = self.encoding.encode([point])

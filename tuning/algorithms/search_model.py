@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,17 +16,13 @@ from tuning.algorithms.objectives import DEFAULT_CLIP, compute_scores
 from tuning.algorithms.random_search import make_seed
 from tuning.algorithms.ranges import Array, Indices
 
-# Trials that hyperparameters are fitted to, and those that the process goes through: time grows with the
-# third power of their number.
-_MOST_FITTED, _MOST_KNOWN = 300, 1000
-# Distances that a fit holds in memory: of all pairs of trials, by each parameter.
-_MOST_DISTANCES = 10_000_000
-# Of studies with more trials: the process goes through the best ones, the newest and a random rest.
-_REDUCED = 500
+# Trials that hyperparameters are fitted to, and that the process goes through: time grows with the third
+# power of their number. Of more they are the best ones, the newest and a random rest.
+_MOST_KNOWN = 300
 # Of pending and of infeasible trials, each: the newest.
 _MOST_UNMEASURED = 250
-# From so many trials on, hyperparameters are fitted anew with every so many more.
-_OFTEN_FITTED, _FIT_EVERY = 25, 5
+# Up to so many trials hyperparameters are fitted anew with each, then with so many more, and a share more.
+_OFTEN_FITTED, _FIT_EVERY, _FIT_SHARE = 25, 5, 0.1
 # How far around infeasible trials others are expected to be infeasible too, per column.
 _INFEASIBLE_RADIUS = 0.15
 
@@ -57,32 +52,39 @@ class SearchModel:
         radius = _INFEASIBLE_RADIUS**2 * len(self.features.encoding.columns)
         return np.asarray(np.exp(-0.5 * squares / radius).sum(axis=1))
 
-    def polish(self, row: Array) -> Array:
-        """Climb along the ranges among the active parameters."""
+    def polish(self, rows: Array) -> Array:
+        """Climb from each along the ranges among its active parameters."""
         columns = self.features.encoding.columns
-        active = self.features.encoding.find_active(row[None])[0]
-        movable = np.array([column.is_continuous for column in columns]) & active
-        groups = np.array(self.features.groups)
-        free = movable[groups]
+        movable = np.array([column.is_continuous for column in columns])
+        free = (movable & self.features.encoding.find_active(rows))[:, list(self.features.groups)]
         if not free.any():
-            return row
-        start = self.features.compute(row[None])[0]
-        polished = row.copy()
-        polished[groups[free]] = polish(self.process, start, free, self.best)[free]
+            return rows
+        places = polish(self.process, self.features.compute(rows), free, self.best)
+        polished = rows.copy()
+        for feature, column in enumerate(self.features.groups):
+            polished[free[:, feature], column] = places[free[:, feature], feature]
         return polished
 
 
 def fit_to_trials(history: History, weights: Array, clip: float = DEFAULT_CLIP) -> Hyperparameters:
     """The hyperparameters for scores with these weights."""
-    count = len(history.completed)
-    settled = count if count < _OFTEN_FITTED else count - count % _FIT_EVERY
+    settled = find_fitted_count(len(history.completed))
     scores = compute_scores(history.study.metrics, history.objectives[:settled], weights, clip)
     random = np.random.default_rng(make_seed(history.study, settled))
-    most = min(_MOST_FITTED, math.isqrt(_MOST_DISTANCES // len(history.encoding.columns)))
-    chosen = choose_trials(scores, most, most, random)
+    chosen = choose_trials(scores, _MOST_KNOWN, random)
     features = FeatureMap.build(history.encoding)
     rows = features.compute(history.completed[chosen])
     return _fit(rows.tobytes(), scores[chosen].tobytes(), len(chosen), features.groups)
+
+
+def find_fitted_count(count: int) -> int:
+    """To how many of so many trials, the first ones, hyperparameters are fitted."""
+    if count <= _OFTEN_FITTED:
+        return count
+    fitted = _OFTEN_FITTED
+    while (following := fitted + max(_FIT_EVERY, int(fitted * _FIT_SHARE))) <= count:
+        fitted = following
+    return fitted
 
 
 @functools.lru_cache(maxsize=64)
@@ -100,7 +102,7 @@ def build_model(
     Pending trials are believed to bring what the process expects of them, infeasible ones at most the median.
     """
     features = FeatureMap.build(history.encoding)
-    used = choose_trials(scores, _MOST_KNOWN, _REDUCED, random)
+    used = choose_trials(scores, _MOST_KNOWN, random)
     known, values = features.compute(history.completed[used]), scores[used]
     process = GaussianProcess(known, values, features.groups, parameters)
     best = float(process.predict_mean(known).max())
@@ -112,16 +114,18 @@ def build_model(
             process.predict_mean(pending),
             np.minimum(process.predict_mean(infeasible), np.median(values)),
         )
+        # What is expected of those is no improvement for others: they look further.
+        best = max(best, float(believed[0].max(initial=best)))
         values = np.concatenate([values, *believed])
         places = np.concatenate([known, pending, infeasible])
         process = GaussianProcess(places, values, features.groups, parameters)
     return SearchModel(features, process, best, known, infeasible)
 
 
-def choose_trials(scores: Array, limit: int, size: int, random: np.random.Generator) -> Indices:
-    """All trials up to the limit; of more, `size` of them: a third each the best, the newest, random."""
+def choose_trials(scores: Array, size: int, random: np.random.Generator) -> Indices:
+    """At most `size` trials: of more a third each the best, the newest, random."""
     count = len(scores)
-    if count <= limit:
+    if count <= size:
         return np.arange(count)
     third = size // 3
     chosen = {*np.argsort(-scores, kind="stable")[:third].tolist(), *range(count - third, count)}

@@ -53,19 +53,19 @@ def test_the_mean_goes_through_values_without_noise() -> None:
 
 def test_gradients_of_predictions() -> None:
     process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, 1e-3))
-    place = np.array([0.31, 0.62, 0.17])
+    places = np.array([[0.31, 0.62, 0.17], [0.9, 0.2, 0.4]])
 
-    mean, deviation, of_mean, of_deviation = process.predict_with_gradient(place)
+    means, deviations, of_means, of_deviations = process.predict_with_gradients(places)
 
-    means, deviations = process.predict(place[None])
-    assert mean == pytest.approx(means[0])
-    assert deviation == pytest.approx(deviations[0])
-    assert of_mean == pytest.approx(
-        optimize.approx_fprime(place, lambda one: process.predict(one[None])[0][0], 1e-6), abs=1e-4
-    )
-    assert of_deviation == pytest.approx(
-        optimize.approx_fprime(place, lambda one: process.predict(one[None])[1][0], 1e-6), abs=1e-4
-    )
+    expected = process.predict(places)
+    assert means == pytest.approx(expected[0])
+    assert deviations == pytest.approx(expected[1])
+    for place, of_mean, of_deviation in zip(places, of_means, of_deviations, strict=True):
+        for found, kind in ((of_mean, 0), (of_deviation, 1)):
+            slopes = optimize.approx_fprime(
+                place, lambda one, kind=kind: process.predict(one[None])[kind][0], 1e-6
+            )
+            assert found == pytest.approx(slopes, abs=1e-4)
 
 
 def test_expected_improvement_of_places_that_are_hopeless() -> None:
@@ -83,16 +83,16 @@ def test_expected_improvement_of_places_that_are_hopeless() -> None:
 
 def test_polishing_climbs_along_free_features() -> None:
     process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, 1e-3))
-    start = np.array([0.5, 0.5, 0.5])
-    free = np.array([True, True, False])
+    starts = np.array([[0.5, 0.5, 0.5], [0.2, 0.3, 0.4]])
+    free = np.array([[True, True, False], [False, True, True]])
 
-    found = polish(process, start, free, 1.0)
+    found = polish(process, starts, free, 1.0)
 
     before, after = (
-        log_expected_improvement(*process.predict(one[None]), 1.0, process.noise)[0] for one in (start, found)
+        log_expected_improvement(*process.predict(places), 1.0, process.noise) for places in (starts, found)
     )
-    assert after > before
-    assert found[2] == 0.5
+    assert (after > before).all()
+    assert (found[~free] == starts[~free]).all()
     assert ((found >= 0) & (found <= 1)).all()
 
 
@@ -101,7 +101,7 @@ def test_polishing_ends_where_the_slope_does(noise: float) -> None:
     """Its gradient is that of the gain."""
     process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, noise))
 
-    found = polish(process, np.array([0.4, 0.5, 0.6]), np.full(3, True), 1.0)
+    [found] = polish(process, np.array([[0.4, 0.5, 0.6]]), np.full((1, 3), True), 1.0)
 
     def compute(place: Array) -> float:
         return float(log_expected_improvement(*process.predict(place[None]), 1.0, process.noise)[0])

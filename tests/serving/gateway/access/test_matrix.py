@@ -76,6 +76,7 @@ BESIDE = {
     ("GET", "/acceleration/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/jobs/projects/p/jobs/j"): "jobs.get",
     ("GET", "/jobs/projects/p/jobs/j/models"): "jobs.get",
+    ("GET", "/jobs/projects/p/jobs/j/importance"): "jobs.get",
     ("GET", "/v1/projects/p/models/m:schema"): "models.get",
     ("GET", "/v1/projects/p/models/m/versions/v:schema"): "versions.get",
     ("POST", "/v1/projects/p:getIamPolicy"): "the owner's and the editor's",

@@ -204,7 +204,9 @@ def test_a_collector_that_hangs_holds_nothing_up(
         close(made)
 
     assert time.monotonic() - begin < 9  # an export alone may take 10
-    assert made.span_counts.get_final_counts() == {"sent": 0, "failed": 0, "dropped": 0}
+    counts = made.span_counts.get_final_counts()
+    # Whether the export had given up before the end is a matter of how busy the machine is.
+    assert (counts["sent"], counts["dropped"]) == (0, 0)
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", "nonsense"])

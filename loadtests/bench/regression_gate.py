@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload, train_mod
 
 CONNECTIONS = 64
 _FOLDER = Path("build/bench")
-_START_SECONDS, _REST_SECONDS = 120.0, 20.0
+_START_SECONDS, REST_SECONDS = 120.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,28 @@ def measure_rates(
     core: int,
 ) -> Mapping[str, Sequence[float]]:
     """Requests per second of each server, turn by turn. Raises SystemExit for a wrong answer."""
-    connections = min(CONNECTIONS, workload.most_connections)
+    bodies, connections = material.bodies_file(workload), count_connections(workload)
+    with run_servers_until_idle(material, workload, servers, client, seconds=seconds, core=core) as running:
+        rates: dict[str, list[float]] = {name: [] for name in running}
+        for _ in range(turns):
+            for name, one in running.items():
+                rates[name].append(client.run_load(one.url, bodies, connections, seconds).rps)
+                # It may still compute what the client no longer waits for, at the cost of the next turn.
+                one.wait_until_idle(REST_SECONDS)
+        return rates
+
+
+@contextmanager
+def run_servers_until_idle(
+    material: BenchFiles,
+    workload: Workload,
+    servers: Iterable[ServerDefinition],
+    client: LoadProgram,
+    *,
+    seconds: float,
+    core: int,
+) -> Iterator[Mapping[str, RunningServer]]:
+    """The servers by name on one core, each after a first load. Raises SystemExit for a wrong answer."""
     bodies = material.bodies_file(workload)
     expect = read_expected(bodies, material.answers_file(workload))
     logs = material.folder / "logs"
@@ -138,15 +159,14 @@ def measure_rates(
             )
             if not server.constant and (said := check_answers(one.url, expect)):
                 raise SystemExit(f"{workload.name}, {server.name}: {said}")
-            one.wait_until_idle(_REST_SECONDS)
-            client.run_load(one.url, bodies, connections, seconds)
-        rates: dict[str, list[float]] = {name: [] for name in running}
-        for _ in range(turns):
-            for name, one in running.items():
-                rates[name].append(client.run_load(one.url, bodies, connections, seconds).rps)
-                # It may still compute what the client no longer waits for, at the cost of the next turn.
-                one.wait_until_idle(_REST_SECONDS)
-        return rates
+            one.wait_until_idle(REST_SECONDS)
+            client.run_load(one.url, bodies, count_connections(workload), seconds)
+            one.wait_until_idle(REST_SECONDS)
+        yield running
+
+
+def count_connections(workload: Workload) -> int:
+    return min(CONNECTIONS, workload.most_connections)
 
 
 def judge_limits(workload: Workload, rates: Mapping[str, Sequence[float]]) -> list[LimitResult]:

@@ -15,4 +15,7 @@ class NavigationItem:
     method: str = ""
 
 
-NAVIGATION: Sequence[NavigationItem] = (NavigationItem("Overview", "/"),)
+NAVIGATION: Sequence[NavigationItem] = (
+    NavigationItem("Overview", "/"),
+    NavigationItem("Jobs", "/projects/{project}/jobs", "projects.jobs.list"),
+)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import Response
 
@@ -99,9 +100,21 @@ def last_part(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def shorten(text: str, longest: int = 200) -> str:
+    """The beginning of a text, for a cell of a table."""
+    return text if len(text) <= longest else text[:longest] + " …"
+
+
+def format_json(value: Any) -> str:
+    """JSON to be read, in lines."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     "bytes": format_bytes,
     "seconds": format_seconds,
     "rate": format_rate,
     "last_part": last_part,
+    "shorten": shorten,
+    "pretty_json": format_json,
 }

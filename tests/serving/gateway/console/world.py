@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -15,6 +15,7 @@ import httpx
 from serving.config import ServeConfig
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.app import Gateway
+from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND
 from serving.gateway.state.store import SqliteStore
 from tests.bounds import HANG_SECONDS
 from tests.http_requests import through
@@ -68,7 +69,14 @@ class World:
             yield Browser(client)
 
 
-def run(folder: Path, main: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+def run(
+    folder: Path,
+    main: Callable[[World], Awaitable[None]],
+    *,
+    environment: Mapping[str, str] | None = None,
+    job_command: Sequence[str] = JOB_COMMAND,
+    **settings: Any,
+) -> None:
     """A test on a gateway from its start to its stop; without access control unless `access` is "on"."""
     settings = {"access": "off", "pilots": "off", "default_project": "p", **settings}
 
@@ -77,7 +85,8 @@ def run(folder: Path, main: Callable[[World], Awaitable[None]], **settings: Any)
         gateway = Gateway(
             ServeConfig(state_dir=folder, **settings),
             SqliteStore(folder / "state.db"),
-            {},
+            environment or {},
+            job_command=job_command,
             tokens=tokens if settings["access"] == "on" else None,
         )
         router = gateway._router

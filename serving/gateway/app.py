@@ -403,6 +403,7 @@ class Gateway:
                 access=self._access,
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
+                inspect_files=self._deployer.inspect_files,
             )
         )
 

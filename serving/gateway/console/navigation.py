@@ -18,4 +18,6 @@ class NavigationItem:
 NAVIGATION: Sequence[NavigationItem] = (
     NavigationItem("Overview", "/"),
     NavigationItem("Jobs", "/projects/{project}/jobs", "projects.jobs.list"),
+    NavigationItem("Deploy", "/projects/{project}/deploy", "projects.models.create"),
+    NavigationItem("Operations", "/projects/{project}/operations", "projects.operations.list"),
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from serving.config import ServeConfig
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
+from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.state.catalog_state import CatalogState
+from serving.resources import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +26,4 @@ class ConsoleServices:
     access: AccessControl | None
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
+    inspect_files: Callable[[Version], Awaitable[FileFindings | None]]

@@ -39,6 +39,7 @@ from serving.errors import (
     field_error,
 )
 from serving.frameworks import find_user_code_framework
+from serving.gateway.control.file_check import FileFindings, find_files
 from serving.gateway.control.pilot_specs import framework_pilot_spec, interpreter_pilot_spec
 from serving.gateway.control.schema_registry import read_reported_schema
 from serving.gateway.state.records import DeploymentInfo, VersionRecord
@@ -256,6 +257,16 @@ class VersionDeployer:
     async def check_sources(self, version: Version) -> None:
         """Raises FailedPrecondition for a source that is not trusted, or a folder not open to callers."""
         await self._threads.run(self._check_sources, version)
+
+    async def inspect_files(self, version: Version) -> FileFindings | None:
+        """What a local folder holds; None where the files have yet to be fetched.
+
+        Raises FailedPrecondition as `check_sources` does, and Unavailable.
+        """
+        await self.check_sources(version)
+        if version.deployment_uri.startswith("gs://"):
+            return None
+        return await find_files(version, self._node_environment)
 
     async def check_logging(self, version: Version) -> None:
         """Raises FailedPrecondition for a request log in a folder that callers may not use."""

@@ -1,0 +1,94 @@
+"""Deploys a model by form: what its files are is said before anything is created."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from serving.errors import NotFound, PermissionDenied, ServingError, http_status
+from serving.frameworks import load_frameworks
+from serving.gateway.console.field_parsers import drop_empty, parse_labels, split_lines
+from serving.gateway.console.forms import EMPTY_FORM, Form
+from serving.gateway.console.pages.operations import OPERATION_PATH
+from serving.gateway.console.visit import Visit, action, page
+from serving.gateway.control.file_check import FileFindings
+from serving.resources import Version, resource_from_json
+
+_PATH = "/projects/{project}/deploy"
+
+
+async def show_form(visit: Visit) -> Response:
+    return await _render_form(visit, EMPTY_FORM)
+
+
+async def check_or_deploy(visit: Visit) -> Response:
+    """The button decides; what cannot be deployed is not created."""
+    form = await visit.read_form()
+    try:
+        version = _build_version(form)
+        _check_permission(visit, form["model"])
+        findings = await visit.console.inspect_files(resource_from_json(Version, version))
+        if form["step"] != "create" or (findings is not None and findings.message):
+            return await _render_form(visit, form, findings=findings, is_checked=True)
+        operation = await _create_version(visit, form["model"], version)
+    except ServingError as error:
+        return await _render_form(visit, form, error=error)
+    path = OPERATION_PATH.format(project=visit.project, operation=operation)
+    return visit.redirect(path, notice="The version is being created.")
+
+
+def _check_permission(visit: Visit, model: str) -> None:
+    """Raise PermissionDenied: the check of files says what a folder holds."""
+    if not visit.may("projects.models.versions.create", project=visit.project, model=model):
+        raise PermissionDenied(f"You may not create versions of the model {model}.")
+
+
+async def _create_version(visit: Visit, model: str, version: dict[str, object]) -> str:
+    """Create the model if it does not exist; returns the id of the operation."""
+    try:
+        await visit.call("projects.models.get", project=visit.project, model=model)
+    except NotFound:
+        await visit.call("projects.models.create", body={"name": model}, project=visit.project)
+    created = await visit.call(
+        "projects.models.versions.create", body=version, project=visit.project, model=model
+    )
+    return str(created["name"].rpartition("/")[2])
+
+
+def _build_version(form: Form) -> dict[str, object]:
+    return {
+        "name": form["version"],
+        "deploymentUri": form["folder"],
+        **drop_empty(
+            framework=form["framework"],
+            predictionClass=form["prediction_class"],
+            packageUris=split_lines(form["packages"]),
+            runtimeVersion=form["runtime_version"],
+            description=form["description"],
+            labels=parse_labels(form["labels"]),
+        ),
+    }
+
+
+async def _render_form(
+    visit: Visit,
+    form: Form,
+    *,
+    findings: FileFindings | None = None,
+    is_checked: bool = False,
+    error: ServingError | None = None,
+) -> Response:
+    names = [one.name for one in load_frameworks().values() if one.model_files]
+    return visit.render(
+        "deploy.html",
+        status=200 if error is None else http_status(error),
+        form=form,
+        model=form["model"] or visit.query.get("model", ""),
+        folder=form["folder"] or visit.query.get("folder", ""),
+        frameworks=[("", "as the files say"), *((name, name) for name in names)],
+        findings=findings,
+        is_checked=is_checked,
+        error=error,
+    )
+
+
+ROUTES = (page(_PATH, show_form), action(_PATH, check_or_deploy))

@@ -1,0 +1,79 @@
+"""Deploying by form: nothing is created before the files are found to be a model's."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from serving.gateway.access.policy import ADMIN
+from tests.serving.gateway.console.world import World, run, visible_text
+
+DEPLOY = "/projects/p/deploy"
+
+
+def run_console(folder: Path, main: Any, **settings: Any) -> None:
+    (folder / "state").mkdir()
+    run(folder / "state", main, environment=dict(os.environ), **settings)
+
+
+async def list_models(world: World) -> Any:
+    return (await world.api.client.get("/v1/projects/p/models")).json().get("models", [])
+
+
+def test_what_a_folder_lacks_is_said_and_nothing_is_created(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "<b>.joblib").write_bytes(b"x")
+        fields = {"model": "flowers", "version": "v1", "folder": str(tmp_path / "model")}
+        async with world.browser() as browser:
+            await browser.open(DEPLOY)
+            for step in ("check", "create"):
+                page = await browser.post(DEPLOY, {**fields, "step": step})
+                assert "Rename <b>.joblib to model.joblib" in visible_text(page)
+                assert "<b>.joblib" not in page
+                assert 'value="create"' not in page
+            assert await list_models(world) == []
+
+    run_console(tmp_path, main)
+
+
+def test_a_folder_with_a_model_is_deployed_and_its_operation_followed(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "model.joblib").write_bytes(b"no pickle")
+        fields = {"model": "flowers", "version": "v1", "folder": str(tmp_path / "model")}
+        async with world.browser() as browser:
+            await browser.open(DEPLOY)
+            page = await browser.post(DEPLOY, {**fields, "step": "check"})
+            assert "model.joblib. Nothing is created yet." in visible_text(page)
+            assert await list_models(world) == []
+            page = await browser.post(DEPLOY, {**fields, "step": "create"})
+            assert "The version is being created." in page
+            found = re.search(r"/operations/([^/\"]+)/progress", page)
+            assert found is not None
+            operation = f"/projects/p/operations/{found[1]}"
+            assert "flowers" in await browser.open("/projects/p/operations")
+            page = await browser.post(f"{operation}/cancel", {})
+            assert "being cancelled" in page
+            assert [one["name"] for one in await list_models(world)] == ["projects/p/models/flowers"]
+
+    run_console(tmp_path, main)
+
+
+def test_folders_are_looked_into_only_for_those_who_may_deploy_there(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.api.bind("projects/p", ml_viewer="user:ann@example.com")
+        async with world.browser() as ann, world.browser() as admin:
+            await ann.sign_in(await world.api.token("user:ann@example.com"))
+            assert "Deploy" not in visible_text(await ann.open("/projects/p/operations"))
+            await ann.open(DEPLOY)
+            fields = {"model": "flowers", "version": "v1", "folder": str(tmp_path), "step": "check"}
+            assert "may not create versions" in await ann.post(DEPLOY, fields, 403)
+            await admin.sign_in(await world.api.token(ADMIN.principal))
+            await admin.open(DEPLOY)
+            # The server's own folder is open to nobody.
+            await admin.post(DEPLOY, {**fields, "folder": str(tmp_path / "state")}, 400)
+
+    run_console(tmp_path, main, access="on")

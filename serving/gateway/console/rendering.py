@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from serving.gateway.console.text import finalize_output
@@ -110,11 +111,17 @@ def format_json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
+def keep_whole(text: str) -> Markup:
+    """A text that a script reads: escaped as any other, but not cut."""
+    return Markup(escape(text))  # noqa: S704  it is escaped
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     "bytes": format_bytes,
     "seconds": format_seconds,
     "rate": format_rate,
     "last_part": last_part,
     "shorten": shorten,
+    "uncut": keep_whole,
     "pretty_json": format_json,
 }

@@ -84,6 +84,7 @@ async def _render_form(
         form=form,
         model=form["model"] or visit.query.get("model", ""),
         folder=form["folder"] or visit.query.get("folder", ""),
+        runtime_version=form["runtime_version"] or visit.query.get("runtime_version", ""),
         frameworks=[("", "as the files say"), *((name, name) for name in names)],
         findings=findings,
         is_checked=is_checked,

@@ -1,0 +1,86 @@
+"""Every page and every change of the console with every role: what the matrix of the API says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from serving.gateway.console.app import PAGES
+from serving.gateway.console.rendering import ROOT
+from tests.serving.gateway.access.test_matrix import NO_ROLE, NO_TOKEN, ROLES, may
+from tests.serving.gateway.console.world import Browser, World, run
+
+# The permission of each page, "" for pages that show only what the visitor may see, and for empty forms.
+PERMISSIONS = {
+    ("GET", "/"): "",
+    ("GET", "/versions"): "",
+    ("GET", "/projects/{project}/jobs"): "jobs.list",
+    ("GET", "/projects/{project}/job-list"): "jobs.list",
+    ("GET", "/projects/{project}/jobs/{job}"): "jobs.get",
+    ("GET", "/projects/{project}/jobs/{job}/progress"): "jobs.get",
+    ("GET", "/projects/{project}/jobs/{job}/log"): "jobs.get",
+    ("GET", "/projects/{project}/jobs/{job}/trials"): "jobs.get",
+    ("GET", "/projects/{project}/jobs/{job}/trial-table"): "jobs.get",
+    ("GET", "/projects/{project}/jobs/{job}/models"): "jobs.get",
+    ("POST", "/projects/{project}/jobs/{job}/cancel"): "jobs.cancel",
+    ("POST", "/projects/{project}/jobs/{job}/labels"): "jobs.update",
+    ("GET", "/projects/{project}/new-prediction-job"): "",
+    ("POST", "/projects/{project}/new-prediction-job"): "jobs.create",
+    ("GET", "/projects/{project}/deploy"): "",
+    ("POST", "/projects/{project}/deploy"): "versions.create",
+    ("GET", "/projects/{project}/operations"): "operations.list",
+    ("GET", "/projects/{project}/operations/{operation}"): "operations.get",
+    ("GET", "/projects/{project}/operations/{operation}/progress"): "operations.get",
+    ("POST", "/projects/{project}/operations/{operation}/cancel"): "operations.cancel",
+}
+# Pages that every page leads to, by the permission that offers them.
+OFFERED = {
+    "/projects/p/jobs": "jobs.list",
+    "/projects/p/deploy": "models.create",
+    "/projects/p/operations": "operations.list",
+}
+FIELDS = {"model": "m", "version": "v", "folder": "gs://b/m", "target": "m", "step": "check"}
+
+
+def test_no_page_is_outside_the_table() -> None:
+    assert {(route.verb, route.path) for module in PAGES for route in module.ROUTES} == PERMISSIONS.keys()
+
+
+async def ask(browser: Browser, verb: str, path: str) -> str:
+    """What an answer says about the visitor. What is asked for is not there, so that nothing happens."""
+    address = ROOT + path.format(project="p", model="m", version="v", job="j", operation="o")
+    if verb == "GET":
+        response = await browser.client.get(address)
+    else:
+        response = await browser.client.post(address, data={"anti_forgery_token": browser._token, **FIELDS})
+    assert response.status_code < 500, (verb, path, response.text)
+    if response.url.path == f"{ROOT}/sign-in":
+        return "who?"
+    return "no" if response.status_code == 403 else "yes"
+
+
+def test_every_page_and_every_role(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        for resource in ("projects/p", "server"):
+            members = {role.replace(".", "_"): f"user:{role}@{resource[:6]}.example" for role in ROLES}
+            await world.api.bind(resource, **members)
+        wrong = []
+        callers = {
+            f"user:{role}@{where}.example": role for role in ROLES for where in ("projec", "server")
+        } | {"user:nobody@x.example": NO_ROLE, "": NO_TOKEN}
+        for caller, role in callers.items():
+            async with world.browser() as browser:
+                overview = await browser.open("/sign-in")
+                if caller:
+                    overview = await browser.sign_in(await world.api.token(caller))
+                for (verb, path), permission in PERMISSIONS.items():
+                    wanted = "yes" if not permission or (role in ROLES and may(role, permission)) else "no"
+                    wanted = wanted if caller else "who?"
+                    if (said := await ask(browser, verb, path)) != wanted:
+                        wrong.append((caller, verb, path, said, wanted))
+                for path, permission in OFFERED.items() if caller else ():
+                    is_offered = f'href="{ROOT}{path}"' in overview
+                    if is_offered != (role in ROLES and may(role, permission)):
+                        wrong.append((caller, "offered", path, str(is_offered), ""))
+        assert wrong == []
+
+    run(tmp_path, main, access="on")

@@ -84,9 +84,14 @@ def _read_value(trial: Json) -> float:
 
 
 async def show_trials(visit: Visit) -> Response:
-    importance = await visit.call("pilotlight.jobs.importance", project=visit.project, job=visit.path["job"])
-    shares = sorted(importance.get("shares", {}).items(), key=lambda item: -item[1])
-    return visit.render("trials.html", shares=shares, **await _read_table(visit))
+    return visit.render("trials.html", **await _read_table(visit))
+
+
+async def show_importance(visit: Visit) -> Response:
+    """The share of each parameter. The page does not wait for it: the first answer takes seconds."""
+    found = await visit.call("pilotlight.jobs.importance", project=visit.project, job=visit.path["job"])
+    shares = sorted(found.get("shares", {}).items(), key=lambda item: -item[1])
+    return visit.render_partial("_importance.html", done=True, shares=shares)
 
 
 async def show_trial_table(visit: Visit) -> Response:
@@ -128,5 +133,6 @@ async def show_models(visit: Visit) -> Response:
 ROUTES = (
     page(f"{JOB_PATH}/trials", show_trials),
     page(f"{JOB_PATH}/trial-table", show_trial_table),
+    page(f"{JOB_PATH}/importance", show_importance),
     page(f"{JOB_PATH}/models", show_models),
 )

@@ -20,6 +20,7 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/jobs/{job}/log"): "jobs.get",
     ("GET", "/projects/{project}/jobs/{job}/trials"): "jobs.get",
     ("GET", "/projects/{project}/jobs/{job}/trial-table"): "jobs.get",
+    ("GET", "/projects/{project}/jobs/{job}/importance"): "jobs.get",
     ("GET", "/projects/{project}/jobs/{job}/models"): "jobs.get",
     ("POST", "/projects/{project}/jobs/{job}/cancel"): "jobs.cancel",
     ("POST", "/projects/{project}/jobs/{job}/labels"): "jobs.update",

@@ -1,0 +1,101 @@
+"""The console's pages in Chromium, with clicks and keys only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from serving.gateway.console import rendering
+from tests.end_to_end.conftest import Files
+from tests.end_to_end.test_browser import CHROMIUM, FLAGS
+from tests.server import Server, running_server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+STATIC = Path(rendering.__file__).parent / "static"
+PAGES = ("jobs", "new-prediction-job", "deploy", "operations")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("console") / "state") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """On a narrow screen, in dark."""
+    page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    page.set_default_timeout(30_000)
+    yield page
+    page.close()
+
+
+def fits(page: Page) -> bool:
+    """Whether nothing has to be scrolled to the side."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -> None:
+    page.goto(f"{server.url}/console/")
+    page.get_by_role("link", name="Deploy").click()
+    page.get_by_label("Model", exact=True).fill("flowers")
+    page.get_by_label("Folder with the model's files").fill(str(files.root / "sklearn"))
+    page.get_by_label("Folder with the model's files").press("Enter")
+    page.get_by_text("Nothing is created yet.").wait_for()
+    assert fits(page)
+    page.get_by_role("button", name="Deploy").click()
+    page.get_by_role("link", name="To the version").wait_for()
+    assert fits(page)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_fit_narrow_screens_and_raise_no_error(server: Server, page: Page, name: str) -> None:
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    page.goto(f"{server.url}/console/projects/local/{name}")
+    assert fits(page)
+    assert errors == []
+
+
+def test_trials_are_drawn(page: Page) -> None:
+    """Numbers and words, with markup in them."""
+    rows = [
+        {
+            "number": number,
+            "value": number / 2,
+            "best": 1.0,
+            "parameters": {"<b>": "0.1", "kind": f"<i>{number}"},
+        }
+        for number in (2, 1)
+    ]
+    table = escape(json.dumps({"metric": "score", "parameters": ["<b>", "kind"], "rows": rows}))
+    page.set_content(
+        '<div id="best-so-far"></div><div id="parallel"></div>'
+        f'<section id="trials" data-trials="{table}"></section>'
+    )
+    page.add_script_tag(path=STATIC / "trials.js")
+    assert page.locator("#best-so-far circle").count() == 2
+    assert page.locator("#parallel path.trial").count() == 1
+    assert page.locator("#parallel path.first").count() == 1
+    assert page.locator("#parallel text", has_text="<b>").count() == 1
+    assert page.locator("#parallel path[d*=NaN]").count() == 0

@@ -142,17 +142,18 @@ class Predictor:
         except Exception as error:
             self._respond_one_by_one(group, outcome, error)
             return
-        encoded = time.monotonic()
+        encoded, max_bytes = time.monotonic(), self._max_answer_bytes
         for request, body in zip(group, bodies, strict=True):
-            if len(body) > self._max_answer_bytes:
-                self._send_error(request, answer_too_large(len(body), self._max_answer_bytes))
-            else:
-                self._send_response(
-                    request,
-                    200,
-                    body,
-                    server_timing_header(request, predicted, encoded) if request.wants_timing else (),
-                )
+            if len(body) > max_bytes:
+                self._send_error(request, answer_too_large(len(body), max_bytes))
+            elif request.wants_timing:
+                self._send_response(request, 200, body, server_timing_header(request, predicted, encoded))
+            elif not request.is_finished:  # as `_send_response` does, without the call
+                request.is_finished = True
+                try:
+                    request.respond(200, body, ())
+                except Exception:
+                    self._handle_failed_send(request)
         if self._histograms is not None:
             record_timing(self._histograms, group, predicted, encoded)
 
@@ -192,9 +193,12 @@ class Predictor:
         try:
             request.respond(status, body, headers)
         except Exception:
-            logger.exception("an answer could not be sent")
-            self.errors += 1
-            self._send_internal_error(request)
+            self._handle_failed_send(request)
+
+    def _handle_failed_send(self, request: NodeRequest) -> None:
+        logger.exception("an answer could not be sent")
+        self.errors += 1
+        self._send_internal_error(request)
 
     def _send_error(self, request: NodeRequest, error: Exception) -> None:
         """Answer with an error. Raises nothing, whatever the error is made of."""

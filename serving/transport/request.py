@@ -161,16 +161,15 @@ class HttpRequest:
         if self.response_complete:
             return
         request_head = self.head
-        lines = b""
-        for header in (
-            (*headers, *request_head.response_headers) if request_head.response_headers else headers
-        ):
-            lines += b"%b: %b\r\n" % header
+        if request_head.response_headers:
+            headers = (*headers, *request_head.response_headers)
+        lines, beginnings = b"", _HEADS_WITH_JSON_TYPE
+        if headers:
+            lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+            if headers[0][0] == CONTENT_TYPE:
+                beginnings = _HEADS_WITHOUT_TYPE
         if not self.keep_alive:
             lines += b"connection: close\r\n"
-        beginnings = (
-            _HEADS_WITHOUT_TYPE if headers and headers[0][0] == CONTENT_TYPE else _HEADS_WITH_JSON_TYPE
-        )
         head = b"%b%d\r\n%b\r\n" % (beginnings[status], len(body), lines)
         if request_head.method == "HEAD":
             body = b""

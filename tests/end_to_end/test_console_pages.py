@@ -63,8 +63,16 @@ def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -
     page.get_by_text("Nothing is created yet.").wait_for()
     assert fits(page)
     page.get_by_role("button", name="Deploy").click()
-    page.get_by_role("link", name="To the version").wait_for()
+    page.get_by_role("link", name="To the version").click()
+    page.get_by_role("button", name="Predict").click()
+    page.get_by_text("HTTP 200").wait_for()
+    page.get_by_text('{"predictions":').wait_for()
     assert fits(page)
+    page.goto(f"{server.url}/console/")
+    page.get_by_role("link", name="flowers / v1").click()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_text("The version is being deleted.").wait_for()
 
 
 @pytest.mark.parametrize("name", PAGES)

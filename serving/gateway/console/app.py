@@ -22,7 +22,15 @@ from serving.errors import (
 )
 from serving.gateway.api.request_io import Endpoint
 from serving.gateway.console.forms import ANTI_FORGERY_FIELD
-from serving.gateway.console.pages import deploy, jobs, operations, overview, prediction_jobs, trials
+from serving.gateway.console.pages import (
+    deploy,
+    jobs,
+    operations,
+    overview,
+    prediction_jobs,
+    trials,
+    versions,
+)
 from serving.gateway.console.rendering import ROOT, TemplateRenderer, TemplateResponse
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.sessions import (
@@ -42,7 +50,7 @@ from serving.transport.cross_origin import parse_authority
 
 logger = logging.getLogger(__name__)
 
-PAGES = (overview, jobs, prediction_jobs, deploy, operations, trials)
+PAGES = (overview, versions, jobs, prediction_jobs, deploy, operations, trials)
 
 _QUEUE = 63
 # Scripts of the console name themselves when they fetch a part of a page.

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from autoscaler.pools import NodeState
 from serving.gateway.console.visit import Visit, page
-from serving.gateway.control.status import VersionCondition
+from serving.gateway.control.status import VersionSnapshot
 from serving.gateway.state.records import VersionRecord
 from serving.resources import VersionState
 
@@ -53,24 +53,23 @@ def _iter_rows(visit: Visit) -> Iterator[VersionRow]:
 
 def _build_row(visit: Visit, record: VersionRecord, *, is_default: bool) -> VersionRow:
     name, snapshot = record.name, visit.console.cluster_status.get_version(record)
-    ready = record.version.state is VersionState.READY and snapshot is not None
     nodes = () if snapshot is None else snapshot.nodes
     return VersionRow(
         project=name.project,
         model=name.model,
         version=name.version,
         is_default=is_default,
-        condition=_describe_condition(record, snapshot.condition if ready and snapshot else None),
+        condition=describe_condition(record, snapshot),
         nodes=tuple(node.state.value for node in nodes if node.state is not NodeState.GONE),
         running=snapshot.running if snapshot else 0,
         queued=snapshot.queued if snapshot else 0,
     )
 
 
-def _describe_condition(record: VersionRecord, condition: VersionCondition | None) -> str:
+def describe_condition(record: VersionRecord, snapshot: VersionSnapshot | None) -> str:
     """Awake, asleep, waking or failing; for a version that cannot be served, its state."""
-    if condition is not None:
-        return condition.value
+    if record.version.state is VersionState.READY and snapshot is not None:
+        return snapshot.condition.value
     return record.version.state.value.lower() if record.version.state is not None else "unknown"
 
 

@@ -124,9 +124,18 @@ def test_a_revoked_token_ends_its_session(tmp_path: Path) -> None:
 
 def test_a_visitor_sees_only_versions_that_the_role_allows(tmp_path: Path) -> None:
     async def main(world: World) -> None:
-        await world.api.call(ADMIN.principal, "POST", "/v1/projects/p/models", {"name": "secret"})
+        for model in ("shown", "secret"):
+            await world.api.call(ADMIN.principal, "POST", "/v1/projects/p/models", {"name": model})
+            body = {"name": "v1", "deploymentUri": str(tmp_path / "nothing")}
+            await world.api.call(ADMIN.principal, "POST", f"/v1/projects/p/models/{model}/versions", body)
+        await world.api.bind("projects/p/models/shown", ml_modelUser=ANN)
         async with world.browser() as browser:
             await browser.sign_in(await world.api.token(ANN))
-            assert "There is no version yet" in await browser.open("/")
+            page = await browser.open("/")
+            assert "shown / v1" in visible_text(page)
+            assert "secret" not in page
+            assert "v1" in await browser.open("/projects/p/models/shown/versions/v1")
+            await browser.open("/projects/p/models/secret/versions/v1", 403)
 
-    run(tmp_path, main, access="on")
+    (tmp_path / "state").mkdir()
+    run(tmp_path / "state", main, access="on")

@@ -13,6 +13,11 @@ from tests.serving.gateway.console.world import Browser, World, run
 PERMISSIONS = {
     ("GET", "/"): "",
     ("GET", "/versions"): "",
+    ("GET", "/projects/{project}/models/{model}/versions/{version}"): "versions.get",
+    ("GET", "/projects/{project}/models/{model}/versions/{version}/state"): "versions.get",
+    ("POST", "/projects/{project}/models/{model}/versions/{version}/predictions"): "models.predict",
+    ("POST", "/projects/{project}/models/{model}/versions/{version}/default"): "models.update",
+    ("POST", "/projects/{project}/models/{model}/versions/{version}/deletion"): "versions.delete",
     ("GET", "/projects/{project}/jobs"): "jobs.list",
     ("GET", "/projects/{project}/job-list"): "jobs.list",
     ("GET", "/projects/{project}/jobs/{job}"): "jobs.get",

@@ -1,0 +1,147 @@
+"""One version: its nodes and why they are there, a prediction to try, and changes."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from starlette.responses import Response
+
+from autoscaler.pools import NodeState
+from serving.errors import ServingError
+from serving.gateway.console import api_calls
+from serving.gateway.console.pages.operations import OPERATION_PATH
+from serving.gateway.console.pages.overview import describe_condition
+from serving.gateway.console.rendering import format_json
+from serving.gateway.console.visit import Visit, action, page
+from serving.gateway.control.status import VersionSnapshot
+from serving.http_headers import WANTS_TIMING_HEADER
+from serving.names import VersionName
+from serving.protocols import Reply
+
+Json = dict[str, Any]
+
+_PATH = "/projects/{project}/models/{model}/versions/{version}"
+_EMPTY_REQUEST = '{"instances": []}'
+_REFUSALS = frozenset({401, 403})
+
+
+async def show_version(visit: Visit) -> Response:
+    return await _render_page(visit, await _make_example(visit))
+
+
+async def show_state(visit: Visit) -> Response:
+    return visit.render_partial("_version_state.html", **await _read_state(visit))
+
+
+async def try_prediction(visit: Visit) -> Response:
+    """The page with the answer. Raises what the API refuses the visitor."""
+    text = (await visit.read_form())["request"]
+    reply = await visit.call_raw(
+        "projects.predict",
+        body=text.encode(),
+        headers={WANTS_TIMING_HEADER: b"1"},
+        name=_PATH.format_map(visit.path).removeprefix("/projects/"),
+    )
+    if reply.status in _REFUSALS:
+        api_calls.read_reply(reply)
+    return await _render_page(visit, text, reply)
+
+
+async def set_default(visit: Visit) -> Response:
+    await _call(visit, "projects.models.versions.setDefault", body={})
+    return visit.redirect(_PATH.format_map(visit.path), notice="This version is the default of its model.")
+
+
+async def delete_version(visit: Visit) -> Response:
+    deletion = await _call(visit, "projects.models.versions.delete")
+    path = OPERATION_PATH.format(project=visit.project, operation=deletion["name"].rpartition("/")[2])
+    return visit.redirect(path, notice="The version is being deleted.")
+
+
+async def _call(visit: Visit, method: str, *, body: Json | None = None) -> Any:
+    """A method of the page's version."""
+    name = _read_name(visit)
+    return await visit.call(method, body=body, project=name.project, model=name.model, version=name.version)
+
+
+def _read_name(visit: Visit) -> VersionName:
+    return VersionName(visit.path["project"], visit.path["model"], visit.path["version"])
+
+
+async def _render_page(visit: Visit, request: str, reply: Reply | None = None) -> Response:
+    target = f"{visit.request.base_url}v1{_PATH.format_map(visit.path)}:predict"
+    header = shlex.quote("Content-Type: application/json")
+    return visit.render(
+        "version.html",
+        **await _read_state(visit),
+        request=request,
+        curl=f"curl {shlex.quote(target)} -H {header} -d {shlex.quote(request)}",
+        answer=None if reply is None else reply.body.decode(errors="replace"),
+        answer_status=0 if reply is None else reply.status,
+        phases=[] if reply is None else _read_phases(reply),
+        may_predict=visit.may(
+            "projects.predict", name=_PATH.format_map(visit.path).removeprefix("/projects/")
+        ),
+        may_set_default=visit.may("projects.models.versions.setDefault", **visit.path),
+        may_delete=visit.may("projects.models.versions.delete", **visit.path),
+    )
+
+
+async def _read_state(visit: Visit) -> Json:
+    """Raises NotFound and PermissionDenied."""
+    version = await _call(visit, "projects.models.versions.get")
+    why = await _call(visit, "pilotlight.versions.why")
+    name = _read_name(visit)
+    record = visit.console.read_state().versions.get(name)
+    snapshot = None if record is None else visit.console.cluster_status.get_version(record)
+    return {
+        "project": name.project,
+        "model": name.model,
+        "version": name.version,
+        "path": _PATH.format_map(visit.path),
+        "details": version,
+        "condition": "deleted" if record is None else describe_condition(record, snapshot),
+        "why": why,
+        "snapshot": snapshot,
+        "nodes": _list_nodes(snapshot),
+    }
+
+
+def _list_nodes(snapshot: VersionSnapshot | None) -> list[Json]:
+    return [
+        {
+            "id": node.id,
+            "state": node.state.value,
+            "age": node.age,
+            "in_flight": node.in_flight,
+            "started": "forked" if node.forked else "cold",
+        }
+        for node in (() if snapshot is None else snapshot.nodes)
+        if node.state is not NodeState.GONE
+    ]
+
+
+async def _make_example(visit: Visit) -> str:
+    """A request that the model takes, as far as its schema is known."""
+    try:
+        schema = await _call(visit, "pilotlight.versions.schema")
+    except ServingError:
+        return _EMPTY_REQUEST
+    return _EMPTY_REQUEST if "example" not in schema else format_json({"instances": [schema["example"]]})
+
+
+def _read_phases(reply: Reply) -> list[tuple[str, float]]:
+    """The phases of `Server-Timing`, with their milliseconds."""
+    timing = b", ".join(value for name, value in reply.headers if name.lower() == b"server-timing")
+    pairs = (phase.partition(";dur=") for phase in timing.decode("latin-1").split(", ") if phase)
+    return [(name, float(milliseconds)) for name, _, milliseconds in pairs]
+
+
+ROUTES = (
+    page(_PATH, show_version),
+    page(f"{_PATH}/state", show_state),
+    action(f"{_PATH}/predictions", try_prediction),
+    action(f"{_PATH}/default", set_default),
+    action(f"{_PATH}/deletion", delete_version),
+)

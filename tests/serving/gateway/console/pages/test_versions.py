@@ -1,0 +1,53 @@
+"""The page of a version, on a gateway that cannot serve it; a real one is in test_console_pages."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.bounds import HANG_SECONDS
+from tests.serving.gateway.console.world import World, run, visible_text
+
+MODEL = "/v1/projects/p/models/m"
+PAGE = "/projects/p/models/m/versions/v1"
+
+
+async def create_failed_version(world: World, folder: Path) -> None:
+    await world.api.client.post("/v1/projects/p/models", json={"name": "m"})
+    await world.api.client.post(f"{MODEL}/versions", json={"name": "v1", "deploymentUri": str(folder)})
+    async with asyncio.timeout(HANG_SECONDS):
+        while not await has_failed(world):  # noqa: ASYNC110  another process changes it
+            await asyncio.sleep(0.05)
+
+
+async def has_failed(world: World) -> bool:
+    version = (await world.api.client.get(f"{MODEL}/versions/v1")).json()
+    return bool(version["state"] == "FAILED")
+
+
+def test_a_failed_version_says_why_and_refuses_predictions(tmp_path: Path) -> None:
+    folder = tmp_path / "<b>empty"
+
+    async def main(world: World) -> None:
+        await create_failed_version(world, folder)
+        async with world.browser() as browser:
+            page = await browser.open(PAGE)
+            assert "failed" in visible_text(page)
+            assert "<b>empty" not in page
+            page = await browser.post(f"{PAGE}/predictions", {"request": '{"instances": [1]} <i>'})
+            assert "<i>" not in page
+            assert "HTTP 4" in visible_text(page)
+            page = await browser.post(f"{PAGE}/deletion", {})
+            assert "being deleted" in page
+
+    folder.mkdir()
+    (tmp_path / "state").mkdir()
+    run(tmp_path / "state", main)
+
+
+def test_a_version_that_is_not_there(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            await browser.open(PAGE, 404)
+
+    run(tmp_path, main)

@@ -199,7 +199,7 @@ def _state() -> CatalogState:
     version = Version(name=str(_NAME), state=VersionState.READY, etag="AAAA", create_time=_STAMP_TIME)
     record = VersionRecord(name=_NAME, uid="1", version=version, deployed=DeploymentInfo(model_dir="/m"))
     model = ModelRecord(name=_NAME.parent, model=Model(name=str(_NAME.parent), etag="AAAA"), default="v")
-    return CatalogState({_NAME.parent: model}, {_NAME: record}, {}, {})
+    return CatalogState({_NAME.parent: model}, {_NAME: record})
 
 
 STATE = _state()

@@ -166,7 +166,7 @@ def list_jobs(
     if states.isdisjoint(_END_STATES):
         mine = (record for record in list_unfinished_jobs(state) if record.project == project)
         found = sorted((-record.number, record.name) for record in mine)
-    return [key for key in found if state.jobs[key[1]].job.state in states]
+    return [key for key in found if state.jobs.get_state(key[1]) in states]
 
 
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:

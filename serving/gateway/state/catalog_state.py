@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from serving.gateway.state.job_map import JobMap
 from serving.gateway.state.persistent_map import PersistentMap
 from serving.gateway.state.record_indexes import JobIndex, OperationIndex
 from serving.gateway.state.records import (
@@ -38,7 +39,7 @@ class CatalogState:
     models: Mapping[ModelName, ModelRecord] = field(default_factory=dict)
     versions: Mapping[VersionName, VersionRecord] = field(default_factory=dict)
     operations: Mapping[str, OperationRecord] = field(default_factory=dict)
-    jobs: Mapping[str, JobRecord] = field(default_factory=dict)
+    jobs: JobMap = field(default_factory=lambda: JobMap.from_mapping({}))
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
     studies: Mapping[StudyName, StudyBlock] = field(default_factory=dict)
 
@@ -82,12 +83,15 @@ class Commit:
 
     @classmethod
     def from_state(cls, state: CatalogState) -> Commit:
-        """The commit from an empty state to this one; of studies it has no trials and operations."""
+        """The commit from an empty state to this one; it has no jobs that have ended.
+
+        Of studies it has no trials and operations.
+        """
         tables: dict[str, Mapping[Any, Record]] = {
             "models": state.models,
             "versions": state.versions,
             "operations": state.operations,
-            "jobs": state.jobs,
+            "jobs": {name: state.jobs[name] for _, name in state.job_index.unfinished},
             "policies": state.policies,
             "studies": {name: block.record for name, block in state.studies.items()},
         }
@@ -119,7 +123,7 @@ class StateDraft:
         self.models = PersistentMap.from_mapping(state.models)
         self.versions = PersistentMap.from_mapping(state.versions)
         self.operations = PersistentMap.from_mapping(state.operations)
-        self.jobs = PersistentMap.from_mapping(state.jobs)
+        self.jobs = state.jobs
         self._policies_before = state.policies
         self.policies = PersistentMap.from_mapping(state.policies)
         self.studies = PersistentMap.from_mapping(state.studies)
@@ -131,7 +135,7 @@ class StateDraft:
             self._put_in_block(record)
             self.changes[table, str(record.name)] = record
             return
-        records: PersistentMap[Any, Record] = getattr(self, table)
+        records: Any = getattr(self, table)
         self._update_indexes(records.get(record.name), record)
         setattr(self, table, records.with_item(record.name, record))
         self.changes[table, str(record.name)] = record
@@ -143,7 +147,7 @@ class StateDraft:
             self._delete_from_block(record)
             self.changes[table, str(record.name)] = None
             return
-        records: PersistentMap[Any, Record] = getattr(self, table)
+        records: Any = getattr(self, table)
         self._update_indexes(records[record.name], None)
         setattr(self, table, records.without_item(record.name))
         self.changes[table, str(record.name)] = None

@@ -15,7 +15,9 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.state.catalog_state import TABLES, CatalogState, StateDraft
+from serving.gateway.state.job_map import JobMap
 from serving.gateway.state.migrations import document_table, open_database, read_schema_version
+from serving.gateway.state.record_indexes import JobIndex
 from serving.gateway.state.records import (
     JobRecord,
     ModelRecord,
@@ -83,11 +85,13 @@ class SqliteStore:
             {record.name: record for record in models},
             {record.name: record for record in versions},
             {record.name: record for record in operations},
-            {record.name: record for record in jobs},
+            JobMap.from_mapping({record.name: record for record in jobs}),
             {record.name: record for record in policies},
             studies,
         )
-        # Builds the maps and indexes here, because it would block the event loop later.
+        # Maps and indexes are built here, because that would block the event loop later; that of jobs while
+        # they are decoded.
+        vars(state)["job_index"] = JobIndex.from_jobs(jobs)
         return StateDraft(state).to_state()
 
     def commit(self, changes: Changes) -> None:

@@ -32,6 +32,7 @@ from serving.gateway.observability.metrics import Metrics, MetricSources, Refusa
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import LogCounts
 from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.job_map import JobMap
 from serving.gateway.state.records import JobRecord, ModelRecord, VersionRecord
 from serving.latency_histograms import NODE_BYTES
 from serving.names import ModelName, VersionName
@@ -254,7 +255,7 @@ class World:
             number=len(self.state.jobs) + 1,
             job=Job(job_id=job, state=state, prediction_output=output),
         )
-        self.state = replace(self.state, jobs={**self.state.jobs, name: record})
+        self.state = replace(self.state, jobs=JobMap.from_mapping({**self.state.jobs, name: record}))
 
     def answered(self, version: str, status: int = 200) -> None:
         """A node of it answers a request."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from serving.gateway.api.query.paging import PagedList, encode_page_token
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.job_map import JobMap
 from serving.gateway.state.persistent_map import PersistentMap
 from serving.gateway.state.record_indexes import JobIndex, OperationIndex
 from serving.gateway.state.records import JobRecord, OperationRecord
@@ -132,7 +133,8 @@ def crowd(count: int) -> CatalogState:
     found.append(job(count + 1, JobState.RUNNING))
     done = [operation(number, done=True) for number in range(count)]
     state = CatalogState(
-        jobs={record.name: record for record in found}, operations={record.name: record for record in done}
+        jobs=JobMap.from_mapping({record.name: record for record in found}),
+        operations={record.name: record for record in done},
     )
     return StateDraft(state).to_state()
 

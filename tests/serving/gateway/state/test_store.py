@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -48,6 +47,7 @@ VERSION = VersionName("p", "m", "v")
 WRITER = """
 import sys
 from pathlib import Path
+from serving.gateway.state.job_map import JobMap
 from serving.gateway.state.records import ModelRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName
@@ -140,8 +140,9 @@ def test_what_is_committed_is_loaded_by_the_next(store: SqliteStore, file: Path)
     reopened.close()
 
     (_, model), (_, version), (_, operation), (_, job) = records
-    expected: Any = ({MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job})
-    assert state == CatalogState(*expected)
+    assert (state.models, state.versions) == ({MODEL: model}, {VERSION: version})
+    assert state.operations == {operation.name: operation}
+    assert dict(state.jobs) == {job.name: job}
 
 
 def test_a_commit_replaces_and_removes(store: SqliteStore) -> None:

@@ -47,7 +47,6 @@ VERSION = VersionName("p", "m", "v")
 WRITER = """
 import sys
 from pathlib import Path
-from serving.gateway.state.job_map import JobMap
 from serving.gateway.state.records import ModelRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName

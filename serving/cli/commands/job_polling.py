@@ -11,6 +11,7 @@ from typing import Any
 from serving.cli.api_client import ApiClient
 from serving.cli.commands import resource_commands
 from serving.cli.commands.job_progress import ProgressSnapshot, find_new_lines, open_progress_display
+from serving.cli.commands.reconnection import Reconnector
 from serving.errors import Cancelled, Internal
 
 FINAL_STATES = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
@@ -41,10 +42,11 @@ def follow_job(
     With `task`, only the log lines of that source are printed.
     """
     pause = min(_FIRST_PAUSE, poll_seconds)
+    reconnector = Reconnector()
     log: Sequence[str] = ()
     with open_progress_display(f"Job {resource_commands.extract_id(name)}") as shown:
         while True:
-            live = client.get_unversioned(f"/jobs/{name}")
+            live = reconnector.call(lambda: client.get_unversioned(f"/jobs/{name}"))
             for line in find_new_lines(log, live.get("log", ())):
                 if task in (None, parse_log_source(line)):
                     shown.log(line)
@@ -54,7 +56,7 @@ def follow_job(
                 break
             time.sleep(pause)
             pause = min(pause * 1.5, poll_seconds)
-    return client.call("GET", name)
+    return reconnector.call(lambda: client.call("GET", name))
 
 
 def parse_job_progress(live: Mapping[str, Any]) -> ProgressSnapshot:

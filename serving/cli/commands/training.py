@@ -14,6 +14,7 @@ from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
 from serving.cli.commands.job_polling import FINAL_STATES, POLL_SECONDS, raise_job_error
 from serving.cli.commands.operation_progress import wait_until_done
+from serving.cli.commands.reconnection import Reconnector
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.common_flags import drop_none, make_absolute
@@ -173,11 +174,12 @@ def follow_training_job(
     """Print the log of a job, or of one task of it, until the job ends; raises the error it ends with."""
     job_id = name.rpartition("/")[2]
     last: Mapping[str, Any] | None = None
+    reconnector = Reconnector()
     try:
         while True:
             # First the job, then its log: what an ended job has logged is all there.
-            job = client.call("GET", name)
-            for entry in _list_new_entries(client, name, task, last):
+            job = reconnector.call(lambda: client.call("GET", name))
+            for entry in _list_new_entries(client, reconnector, name, task, last):
                 print(_format_entry(entry), flush=True)
                 last = entry
             if job["state"] in FINAL_STATES:
@@ -212,7 +214,7 @@ def _staging_folder() -> str:
 
 
 def _list_new_entries(
-    client: ApiClient, name: str, task: str, last: Mapping[str, Any] | None
+    client: ApiClient, reconnector: Reconnector, name: str, task: str, last: Mapping[str, Any] | None
 ) -> Iterator[Mapping[str, Any]]:
     """The entries of a job's log behind the last one."""
     project, job_id = name.split("/")[1], name.rpartition("/")[2]
@@ -224,19 +226,18 @@ def _list_new_entries(
         conditions.append(
             f'((timestamp="{time_of_last}" AND insertId>"{last["insertId"]}") OR timestamp>"{time_of_last}")'
         )
-    asked = {
+    asked: dict[str, Any] = {
         "resourceNames": [f"projects/{project}"],
         "filter": " AND ".join(conditions),
         "orderBy": "timestamp asc",
         "pageSize": _PAGE_SIZE,
     }
-    token = ""
     while True:
-        page = client.post_unversioned("/v2/entries:list", {**asked, "pageToken": token})
+        page = reconnector.call(lambda: client.post_unversioned("/v2/entries:list", asked))
         yield from page.get("entries", [])
-        token = page.get("nextPageToken", "")
-        if not token:
+        if not page.get("nextPageToken"):
             return
+        asked["pageToken"] = page["nextPageToken"]
 
 
 def _format_entry(entry: Mapping[str, Any]) -> str:

@@ -232,6 +232,7 @@ ROOMS: dict[str, set[str]] = {
         "autoscaler",
         "serving/gateway/access",
         "serving/gateway/api",
+        "serving/gateway/audit",
         "serving/gateway/control",
         "serving/gateway/shared",
         "serving/gateway/state",

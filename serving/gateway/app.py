@@ -401,6 +401,7 @@ class Gateway:
                 config=self._config,
                 api=self._in_process_api,
                 access=self._access,
+                audit=self._audit,
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
                 inspect_files=self._deployer.inspect_files,

@@ -77,7 +77,7 @@ class ConsoleApp:
         self._threads = ThreadPool("console", 1, queue=_QUEUE)
         self._sessions = SessionStore()
         routes = [route for module in PAGES for route in module.ROUTES]
-        sign_in = SignInPages(self._sessions, services.access)
+        sign_in = SignInPages(self._sessions, services.access, services.audit)
         self._router = Router(
             [
                 Route(f"{ROOT}/static/{{digest}}/{{name}}", self._answer_static),

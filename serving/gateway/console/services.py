@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from serving.config import ServeConfig
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
+from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.state.catalog_state import CatalogState
@@ -24,6 +25,7 @@ class ConsoleServices:
     config: ServeConfig
     api: InProcessApi
     access: AccessControl | None
+    audit: AuditLog
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]

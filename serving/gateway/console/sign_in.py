@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 from starlette.responses import Response
 
 from serving.errors import ServingError
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.console.sessions import SessionStore, new_visitor
+from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_from_error
+from serving.gateway.console.sessions import Session, SessionStore, new_visitor
 from serving.gateway.console.visit import PageRoute, Visit, action, page
 
 SIGN_IN_PATH = "/sign-in"
@@ -17,9 +20,10 @@ SIGN_IN_PATH = "/sign-in"
 class SignInPages:
     """`access` is None while access control is off: then everybody is let in without a token."""
 
-    def __init__(self, sessions: SessionStore, access: AccessControl | None) -> None:
+    def __init__(self, sessions: SessionStore, access: AccessControl | None, audit: AuditLog) -> None:
         self._sessions = sessions
         self._access = access
+        self._audit = audit
 
     def build_routes(self) -> Sequence[PageRoute]:
         return (
@@ -43,14 +47,40 @@ class SignInPages:
         try:
             # The token may have been made a moment ago.
             await self._access.refresh_tokens()
-            self._access.resolve_caller(b"Bearer " + token.encode())
+            caller = self._access.resolve_caller(b"Bearer " + token.encode())
         except ServingError as error:
+            self._audit.record_denied(_describe_call(visit, "create"), status_from_error(error))
             return visit.render("sign_in.html", status=401, destination=destination, error=error)
+        self._audit.record_access(_describe_call(visit, "create", caller.principal))
         self._sessions.close(visit.visitor)
         visit.visitor = self._sessions.open(token)
         return visit.redirect(destination)
 
     async def sign_out(self, visit: Visit) -> Response:
+        if self._access is not None and visit.session is not None:
+            principal = self._find_principal(self._access, visit.session)
+            self._audit.record_access(_describe_call(visit, "delete", principal))
         self._sessions.close(visit.visitor)
         visit.visitor = new_visitor()
         return visit.redirect(SIGN_IN_PATH)
+
+    @staticmethod
+    def _find_principal(access: AccessControl, session: Session) -> str:
+        """An empty one for a token that is no longer valid."""
+        try:
+            return access.resolve_caller(b"Bearer " + session.token.encode()).principal
+        except ServingError:
+            return ""
+
+
+def _describe_call(visit: Visit, verb: str, principal: str = "") -> AuditedCall:
+    request = visit.request
+    return AuditedCall(
+        id=secrets.token_hex(12),
+        log=AuditLogType.ACTIVITY,
+        method=f"pilotlight.sessions.{verb}",
+        resource="server",
+        principal=principal,
+        caller_ip="" if request.client is None else request.client.host,
+        user_agent=request.headers.get("user-agent", ""),
+    )

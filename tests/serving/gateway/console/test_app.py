@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -98,6 +99,33 @@ def test_a_token_opens_a_session(tmp_path: Path) -> None:
             assert part.status_code == 401
 
     run(tmp_path, main, access="on")
+
+
+def test_who_signs_in_and_out_is_in_the_audit_log(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            await browser.sign_in("plt_wrong", 401)
+            await browser.sign_in(await world.api.token(ADMIN.principal))
+            await browser.post("/sign-out", {})
+
+    run(tmp_path, main, access="on")
+
+    lines = [line for file in (tmp_path / "audit").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert not any("plt_" in line for line in lines)
+    entries = [json.loads(line)["protoPayload"] for line in lines]
+    assert [
+        (
+            entry["methodName"].rpartition(".")[2],
+            entry["status"].get("code", 0),
+            entry["authenticationInfo"].get("principalSubject", ""),
+        )
+        for entry in entries
+        if "Session" in entry["methodName"]
+    ] == [
+        ("CreateSession", 16, ""),
+        ("CreateSession", 0, ADMIN.principal),
+        ("DeleteSession", 0, ADMIN.principal),
+    ]
 
 
 def test_the_cookie_is_kept_from_scripts_other_sites_and_plain_connections(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from serving.cli.api_client import ApiClient
 from serving.cli.commands import resource_commands
 from serving.cli.commands.job_progress import ProgressSnapshot, find_new_lines, open_progress_display
-from serving.cli.commands.reconnection import Reconnector
+from serving.cli.reconnection import Reconnector
 from serving.errors import Cancelled, Internal
 
 FINAL_STATES = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})

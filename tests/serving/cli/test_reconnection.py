@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from serving.cli.api_client import ServerUnreachable
-from serving.cli.commands.reconnection import Reconnector
+from serving.cli.reconnection import Reconnector
 from serving.errors import NotFound, ServingError, Unavailable
 
 

@@ -91,7 +91,6 @@ async def _render_page(visit: Visit, request: str, reply: Reply | None = None) -
 async def _read_state(visit: Visit) -> Json:
     """Raises NotFound and PermissionDenied."""
     version = await _call(visit, "projects.models.versions.get")
-    why = await _call(visit, "pilotlight.versions.why")
     name = _read_name(visit)
     record = visit.console.read_state().versions.get(name)
     snapshot = None if record is None else visit.console.cluster_status.get_version(record)
@@ -102,7 +101,7 @@ async def _read_state(visit: Visit) -> Json:
         "path": _PATH.format_map(visit.path),
         "details": version,
         "condition": "deleted" if record is None else describe_condition(record, snapshot),
-        "why": why,
+        "warnings": () if record is None else record.version.warnings,
         "snapshot": snapshot,
         "nodes": _list_nodes(snapshot),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,24 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.chromium import needs_chromium, running_chromium
 from tests.end_to_end.conftest import Files
 from tests.server import Server, running_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MODEL = "projects/local/models/flowers"
 VICTIM = "victim.example"
 # Leads to this machine, as the name of an attacker's page may from one request to the next.
 FLAGS = (
-    "--no-sandbox",
     f"--host-resolver-rules=MAP {VICTIM} 127.0.0.1, MAP evil.example 127.0.0.1",
     # What a later Chromium asks its user before a page reaches this machine must not stand in for the server.
     "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests",
 )
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = needs_chromium
 
 # What a page tries; each answers what it could read, null if that was nothing.
 READ = """async ([url, options]) => {
@@ -120,12 +118,8 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with running_chromium(FLAGS) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

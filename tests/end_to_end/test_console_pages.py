@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serving.gateway.console import rendering
+from tests.chromium import needs_chromium, running_chromium
 from tests.end_to_end.conftest import Files
-from tests.end_to_end.test_browser import CHROMIUM, FLAGS
 from tests.server import Server, running_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = needs_chromium
 
 STATIC = Path(rendering.__file__).parent / "static"
 PAGES = ("jobs", "new-prediction-job", "deploy", "operations")
@@ -32,12 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with running_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

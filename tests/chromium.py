@@ -1,0 +1,27 @@
+"""Chromium for tests, where there is one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+_PATH = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+needs_chromium = pytest.mark.skipif(_PATH is None, reason="there is no Chromium on this machine")
+
+
+@contextmanager
+def running_chromium(flags: Sequence[str] = ()) -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_PATH, args=["--no-sandbox", *flags])
+        yield browser
+        browser.close()

@@ -166,7 +166,10 @@ class ClusterSupervisor:
             case Action.RESTART_JOB:
                 self._restart_job(replica, exit_code)
             case Action.FAIL:
-                self._fail("FAILED_PRECONDITION", _describe_failure(replica, exit_code, list(process.tail)))
+                self._write_note(describe_exit(replica, exit_code), ERROR)
+                # The reason is in the log already, where the replica has written it.
+                message = _describe_failure(replica, exit_code, list(process.tail))
+                self._end(TrainingFailure("FAILED_PRECONDITION", message))
 
     def _restart_replica(self, replica: Replica, exit_code: int) -> None:
         self._history = self._history.add_restart(replica)

@@ -55,6 +55,11 @@ _OPTIONS = (
     # An index that cannot be reached shall cost seconds, not minutes.
     "--retries=1", "--timeout=10",
 )  # fmt: skip
+# Also for the runs of pip that a run of pip starts, which get no options. Nobody can follow the advice.
+_PIP_VARIABLES = {
+    "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUTF8": "1",
+}  # fmt: skip
 _MAX_ERROR_LINES = 6
 _CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
 # What no package may hide from the server, which has modules of these names itself.
@@ -292,7 +297,7 @@ class _Pip:
         # The environment is passed on here, not read. Archives are built by their own code, which shall not
         # find the credentials of this process.
         environment = sanitize_environment(os.environ, ",".join((*_INDEX_VARIABLES, *_BUILD_VARIABLES)))
-        environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PYTHONUTF8": "1"} | variables
+        environment |= _PIP_VARIABLES | variables
         environment["TMPDIR"] = str(self.work)
         if not site.ENABLE_USER_SITE:
             # pip shall see what this process sees, and that may come from a command-line option.

@@ -101,8 +101,14 @@ def test_an_exception_is_the_reason_of_the_failure(tmp_path: Path) -> None:
     assert lines[0] == ("The replica master 0 exited with a non-zero status of 1. Termination reason: Error.")
     assert lines[1].startswith("Traceback")
     assert lines[-1] == "ValueError: no such column: age"
-    severities = {entry.severity for entry in job.entries() if entry.text.startswith(("Trace", "ValueError"))}
-    assert severities == {"ERROR"}
+    logged = [
+        entry for entry in job.entries() if entry.text.startswith(("Trace", "ValueError", "The replica"))
+    ]
+    assert [(entry.task, entry.severity) for entry in logged] == [
+        ("master-replica-0", "ERROR"),
+        ("master-replica-0", "ERROR"),
+        ("service", "ERROR"),
+    ]
 
 
 def test_a_program_killed_from_outside_is_started_again(tmp_path: Path) -> None:

@@ -358,4 +358,6 @@ def _describe_end(report: TrialReport, tag: str) -> str:
         return f"Trial {report.trial} has ended: {tag} = {report.final.value:g} at step {report.final.step}."
     if report.lost:
         return f"Trial {report.trial} was lost: its supervisor has gone."
-    return f"Trial {report.trial} failed. {report.failure}"
+    # What follows the first line has been written by the trial's replicas.
+    reason, _, _ = report.failure.partition("\n")
+    return f"Trial {report.trial} failed. {reason}"

@@ -197,6 +197,8 @@ def test_a_program_that_fails_fails_its_trial_alone(tmp_path: Path) -> None:
     assert "The replica master 0 exited with a non-zero status of 1" in failed.failure
     assert failed.failure.endswith("ValueError: no such rate")
     assert succeeded.final is not None
+    logged = [entry.task for entry in job.entries() if entry.text == "ValueError: no such rate"]
+    assert logged == ["master-replica-0"]
 
 
 def test_a_trial_without_its_metric_says_what_it_saw(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ class ClusterSupervisor:
         self._end(failure)
 
     def _cancel(self) -> None:
-        self._write_note("Job is cancelled.")
+        """The server says why: it may as well be stopping, and go on with the job later."""
         self._end(TrainingFailure(CANCELLED, "The job was cancelled."))
 
     def _end(self, failure: TrainingFailure | None) -> None:

@@ -284,6 +284,7 @@ class TuningSupervisor:
     # ---- the end
 
     def _cancel(self) -> None:
+        """The server says why: it may as well be stopping, and go on with the job later."""
         self._end(TrainingFailure(CANCELLED, "The job was cancelled."))
 
     def _end(self, failure: TrainingFailure | None) -> None:
@@ -298,8 +299,8 @@ class TuningSupervisor:
                     f"Trials that failed: {self._failed_trials}. `pilotlight jobs trials` has their reasons.",
                     "WARNING",
                 )
-        else:
-            self._write_note(failure.message, INFO if failure.status == CANCELLED else ERROR)
+        elif failure.status != CANCELLED:
+            self._write_note(failure.message, ERROR)
         for slot in self._slots:
             slot.close()
         grace = self._request.grace_seconds + _TRIAL_GRACE_SECONDS

@@ -46,6 +46,7 @@ _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
 # What is kept of a job's files after its end: what its processes wrote to stderr, and what they log.
 _KEPT_FILES = ("log", "logs")
 _MAX_TIMER_SECONDS = 86400.0
+_STOP_NOTE = "The server stops. The job goes on when the server is started again."
 # For logs, and for the removal of files.
 _THREADS = 4
 # A removal reports nothing while it runs, however many files there are.
@@ -167,7 +168,7 @@ class JobQueue:
     async def cancel(self, name: str) -> JobRecord:
         """End a job, if it has not ended."""
         record = await self._catalog.change(rules.cancel_job, name)
-        self._stop_process(record)
+        await self._stop_process(record)
         return record
 
     def fail_orphaned_jobs(self, state: CatalogState) -> None:
@@ -185,6 +186,10 @@ class JobQueue:
         self._accepting = False
         if self._limit_timer is not None:
             self._limit_timer.cancel()
+        for name, running in list(self._active_jobs.items()):
+            if running.attempt is not None and not running.stop.is_set():
+                log = self.job_log(self._catalog.state.jobs[name])
+                await self._threads.run(log.add_note, _STOP_NOTE)
         tasks = [running.task for running in self._active_jobs.values() if running.task is not None]
         for task in tasks:
             task.cancel()
@@ -228,7 +233,7 @@ class JobQueue:
         for record, deadline in self._list_deadlines():
             if deadline.time <= now:
                 change = self._catalog.change_with_retry
-                self._stop_process(await change(rules.cancel_job, record.name, deadline.reason))
+                await self._stop_process(await change(rules.cancel_job, record.name, deadline.reason))
         self._watch_time_limits()
 
     # ---- progress
@@ -305,13 +310,17 @@ class JobQueue:
             f"The version {record.target} was deleted while the job was using it. Submit the job again, "
             "under another id, with a version that is there."
         )
-        self._stop_process(await self._catalog.change(rules.mark_failing, record.name, reason))
+        await self._stop_process(await self._catalog.change(rules.mark_failing, record.name, reason))
 
-    def _stop_process(self, record: JobRecord) -> None:
+    async def _stop_process(self, record: JobRecord) -> None:
+        """End what works on a job that is ending, and write down why."""
         running = self._active_jobs.get(record.name)
+        is_first = running is not None and not running.stop.is_set()
         if running is not None:
             running.stop.set()
         self.start_due_jobs()
+        if is_first:
+            await self._threads.run(self.job_log(record).add_note, record.failure or record.cancellation)
 
     async def _run_job(self, name: str, running: _ActiveJob) -> None:
         try:
@@ -363,7 +372,8 @@ class JobQueue:
             return FailedAttempt(error.message, kind.build_first_output(record.job))
         log = self.job_log(record)
         if record.attempt > 1:
-            await self._threads.run(log.add_note, f"attempt {record.attempt}")
+            reason = "" if running.attempt else "The server has started, and the job goes on. "
+            await self._threads.run(log.add_note, f"{reason}Attempt {record.attempt} begins.")
         version = rules.find_target_version(self._catalog.state, record)
         attempt = running.attempt = kind.create_attempt(record, version, self._folder / record.uid)
         has_begun = False

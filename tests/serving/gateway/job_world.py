@@ -132,6 +132,11 @@ class World:
         assert output is not None
         return output.prediction_count, output.error_count
 
+    def notes(self, job: str) -> list[str]:
+        """What the server itself has written into the log of a job."""
+        lines = self.jobs.job_log(self.record(job)).read_text().splitlines()
+        return [text for line in lines if (text := line.partition(" SERVER ")[2])]
+
     async def cancel(self, job: str) -> None:
         await self.jobs.cancel(rules.job_name("p", job))
 

@@ -29,7 +29,7 @@ def test_a_lost_attempt_is_followed_by_another(tmp_path: Path) -> None:
         assert [state for _, state in world.seen] == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
         log = "\n".join(world.jobs.job_log(world.record("a")).read_tail(20))
         assert "SERVER The job's process was killed from outside (signal SIGKILL)" in log
-        assert "SERVER attempt 3" in log
+        assert world.notes("a")[-1] == "Attempt 3 begins."
 
     run(main, folder=tmp_path)
 
@@ -122,6 +122,10 @@ def test_a_stop_leaves_no_process_and_a_start_begins_anew(tmp_path: Path) -> Non
         (world.out("z") / "go").touch()
         assert await world.until_ended("z") is JobState.SUCCEEDED
         assert (world.record("z").attempt, world.record("z").lost) == (2, 0)
+        assert world.notes("z") == [
+            "The server stops. The job goes on when the server is started again.",
+            "The server has started, and the job goes on. Attempt 2 begins.",
+        ]
         assert await world.until_ended("a") is JobState.SUCCEEDED
 
     run(before, after, folder=tmp_path, jobs=1)

@@ -214,6 +214,7 @@ def test_a_job_at_work_is_cancelled(tmp_path: Path, script: tuple[str, ...]) -> 
         assert world.attempts("a") == 1
         assert world.counts("a") == ("7" if "count/7/0" in script else "", "")
         assert world.message("a") == "The job was cancelled."
+        assert world.notes("a") == ["The job was cancelled."]
 
     run(main, folder=tmp_path, pace=JobTiming(save_interval=100.0))
 

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 _LINE_LIMIT = 1 << 16
 _TAIL_LINES = 20
+# What libraries write before they end a process for which the machine has no further thread. TensorFlow
+# aborts, with a stack trace after the reason.
+_SHORTAGE_TEXTS = ("pthread_create", "Resource temporarily unavailable", "can't start new thread")
 
 
 def _ignore_line(_: str) -> None:
@@ -28,11 +31,13 @@ def _ignore_line(_: str) -> None:
 class ProcessOutput:
     """The reading end of a process's output pipe; `tail` has its last lines. Takes the descriptor.
 
+    `shortage` is the last line, however far from the end, that tells of too few threads on the machine.
     `on_line` gets every line; it must not block or raise.
     """
 
     def __init__(self, fd: int, name: str, on_line: Callable[[str], None] = _ignore_line) -> None:
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.shortage = ""
         self._fd = fd
         self._name = name
         self._on_line = on_line
@@ -53,6 +58,8 @@ class ProcessOutput:
                     return
                 text = line.decode(errors="replace").rstrip()
                 self.tail.append(text)
+                if any(words in text for words in _SHORTAGE_TEXTS):
+                    self.shortage = text
                 logger.info("%s: %s", self._name, text)
                 self._on_line(text)
         finally:
@@ -208,6 +215,12 @@ def spawn_child(
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
         raise
+
+
+def describe_shortage(code: int | None, line: str) -> str:
+    """How a process ended that could start no thread and wrote this line about it."""
+    how = f"died of signal {_signal_name(-code)}" if code is not None and code < 0 else "ended"
+    return f"{how}: the machine has no further thread for it. It wrote: {line[:_LINE_CHARACTERS]}"
 
 
 def describe_exit(code: int | None, tail: Sequence[str]) -> str:

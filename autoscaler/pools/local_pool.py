@@ -36,7 +36,14 @@ from autoscaler.pools.node_socket import NodeSocket, remove_stale_folders
 from autoscaler.pools.pilot_manager import PilotManager, PilotPolicy
 from autoscaler.pools.start_slots import StartSlot, StartSlots
 from autoscaler.pools.timing import DEFAULT_TIMING, PoolTiming
-from autoscaler.processes import ChildProcess, OrphanReaper, ProcessOutput, describe_exit, spawn_child
+from autoscaler.processes import (
+    ChildProcess,
+    OrphanReaper,
+    ProcessOutput,
+    describe_exit,
+    describe_shortage,
+    spawn_child,
+)
 from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
 
 logger = logging.getLogger(__name__)
@@ -378,6 +385,9 @@ class LocalPool:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         pipes.close()
+        if output.shortage and node.ready_at is None and not (asked_to or process.failure):
+            node.starved = True
+            process.failure = f"The node {describe_shortage(code, output.shortage)}"
         reason = process.failure or self._describe_end(code, process)
         self._record_end(process, reason, crashed=not asked_to)
         await child.wait_group_gone()

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from autoscaler.pools import PilotSpec, PilotState, PilotStatus
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket
 from autoscaler.pools.timing import DEFAULT_TIMING, PoolTiming
-from autoscaler.processes import ChildProcess, ProcessOutput, describe_exit, spawn_child
+from autoscaler.processes import ChildProcess, ProcessOutput, describe_exit, describe_shortage, spawn_child
 
 logger = logging.getLogger(__name__)
 
@@ -106,17 +106,16 @@ class PilotProcess:
     async def run(self) -> None:
         """Start it, and return when it has ended; when cancelled, end it first."""
         output: asyncio.Task[None] | None = None
-        tail: Sequence[str] = ()
         code: int | None = None
         try:
             lines = ProcessOutput(self._spawn_process(), f"pilot {self._spec.key}")
-            tail = lines.tail
             output = asyncio.create_task(lines.read_lines(), name=f"output of pilot {self._spec.key}")
             code = await self._wait_for_exit()
             self._read_messages()
             await asyncio.wait((output,), timeout=_GRACE)
-            how = "" if self._killed else f"The pilot {describe_exit(code, tail)}"
-            self._mark_failed(f"{self.reason} {how}".strip())
+            self.starved = bool(lines.shortage) and self.ready_at is None and not self._killed
+            how = describe_shortage(code, lines.shortage) if self.starved else describe_exit(code, lines.tail)
+            self._mark_failed(self.reason if self._killed else f"{self.reason} The pilot {how}".strip())
         except OSError as error:
             self.starved = is_shortage(error)
             self._mark_failed(f"Cannot start a pilot: {error}")

@@ -341,6 +341,20 @@ def test_a_node_that_finds_too_little_on_the_machine_says_so(run: Run) -> None:
     run(main)
 
 
+def test_a_node_whose_library_aborts_for_want_of_a_thread_is_not_to_blame(run: Run) -> None:
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("abort"), 1)
+        (node,) = await history.until(NodeState.GONE)
+
+        assert node.reason == (
+            "The node died of signal SIGABRT: the machine has no further thread for it. It wrote: "
+            "F0000 env.cc:84] Thread tf_pool creation via pthread_create() failed."
+        )
+        assert (node.starved, node.permanent_failure, node.crashed) == (True, False, True)
+
+    run(main)
+
+
 def test_a_node_that_fails_leaves_its_last_words(run: Run) -> None:
     """The last lines of its output, however much and however long the lines before."""
 

@@ -106,6 +106,10 @@ class Lease:
         ready_at = self.node.ready_at
         return self.arrived is not None and ready_at is not None and ready_at > self.arrived
 
+    @property
+    def seconds_waited(self) -> float:
+        return 0.0 if self.arrived is None else self.granted - self.arrived
+
     def read_mark(self) -> Mark:
         """How far the node got with the request; after its end too."""
         return self.node.read_mark(self.slot)

@@ -126,8 +126,15 @@ class RetryingSender:
         request.send(client, lease, callback, max(deadline.remaining, 0.001), self._activator.clock())
         try:
             reply = await deadline.wait(callback.reply)
-        except BaseException:
+        except BaseException as error:
+            is_untouched = lease.read_mark() is Mark.UNTOUCHED
             request.cancel_in_node()
+            if isinstance(error, DeadlineExceeded) and is_untouched and lease.waited_for_start:
+                # The model is not slow: what waited for its start is still in the node's queue.
+                raise TooLateError(
+                    f"A node of {request.target.name} was ready only after {lease.seconds_waited:.1f} s.",
+                    retry_after=1,
+                ) from error
             raise
         finally:
             request.mark_returned(reply, self._activator.clock())

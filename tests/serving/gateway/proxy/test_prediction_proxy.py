@@ -20,6 +20,7 @@ from tests.autoscaler.fakes import Clock, settle
 from tests.serving.gateway.collector import collecting
 from tests.serving.gateway.proxy.proxied import (
     MIB,
+    NAME,
     OTHERS,
     PREDICT,
     BrokenStats,
@@ -219,6 +220,34 @@ def test_a_request_whose_time_runs_out_in_a_node_is_a_time_out(tmp_path: Path) -
         assert answered.status == 504
         assert len(world.seen) == 1
         assert world.pool.only().in_flight == 0
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize(("mark", "status"), [(Mark.UNTOUCHED, 503), (Mark.COMPUTING, 504)])
+def test_a_request_that_waited_for_a_start_is_a_time_out_only_once_the_model_has_it(
+    tmp_path: Path, mark: Mark, status: int
+) -> None:
+    """A node that is ready at the last moment has a queue of those that waited for it."""
+
+    async def main(world: World) -> None:
+        async def never(seen: Seen) -> bytes | None:
+            seen.mark(mark)
+            await asyncio.get_running_loop().create_future()
+            return None
+
+        world.deploy()
+        world.replies, world.held = [never], True
+        asking = asyncio.create_task(world.post(within="0.2"))
+        await settle()
+        world.clock.advance(19.5)
+        await world.up(world.pool.only())
+        answered = await asking
+
+        assert answered.status == status
+        if mark is Mark.UNTOUCHED:
+            assert answered.headers[b"retry-after"] == b"1"
+            assert answered.message.startswith(f"A node of {NAME} was ready only after 19.5 s.")
 
     run(tmp_path, main)
 

@@ -1,7 +1,7 @@
 """Runs a module in a child process that ends with the server, together with all processes it started.
 
-`python -m autoscaler.module_process FD MODULE`, in a session of its own: FD is the reading end of
-a pipe whose only writing end the server holds. Otherwise, after a kill of the server, pip would go on
+`python -m autoscaler.module_process FD MODULE [ARGUMENT...]`, in a session of its own: FD is the reading end
+of a pipe whose only writing end the server holds. Otherwise, after a kill of the server, pip would go on
 installing into a folder that the next server prepares again, and a job would run beside the next server's
 attempt.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Sequence
 
 from autoscaler import linux
 
 
-def main(lifeline: int, module: str) -> None:
-    """Run the module as `python -m MODULE` does, then kill its descendants."""
+def main(lifeline: int, module: str, arguments: Sequence[str]) -> None:
+    """Run the module as `python -m MODULE ARGUMENT...` does, then kill its descendants."""
+    sys.argv = [module, *arguments]
     linux.die_with_lifeline(lifeline)
     linux.harden_process()
     linux.set_subreaper(True)
@@ -26,4 +28,4 @@ def main(lifeline: int, module: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from serving import container_platform
 from serving.container_platform import PlatformSettings
@@ -57,11 +57,12 @@ def setting(
     or_seconds: bool = False,
     or_port: bool = False,
     route: bool = False,
+    is_secret: bool = False,
 ) -> Any:
     """One setting: its default, its meaning in one sentence, and the values allowed.
 
     `or_seconds` and `or_port` allow a number or a port besides the choices. `route`: the path of a URL, or
-    nothing.
+    nothing. `is_secret`: it may hold a secret, so that its value is shown nowhere.
     """
     metadata = {
         "help": text,
@@ -72,6 +73,7 @@ def setting(
         "or_seconds": or_seconds,
         "or_port": or_port,
         "route": route,
+        "is_secret": is_secret,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -470,7 +472,9 @@ class ServeConfig(ServerSettings):
         "FnApiRunner", "The Beam runner of batch predictions that name none: FlinkRunner, DataflowRunner, ..."
     )
     batch_options: str = setting(
-        "", "Beam options for that runner, as on a command line: '--flink_master=HOST:8081 --parallelism=4'."
+        "",
+        "Beam options for that runner, as on a command line: '--flink_master=HOST:8081 --parallelism=4'.",
+        is_secret=True,
     )
     trusted_sources: str = setting(
         "",
@@ -579,7 +583,9 @@ class ClientConfig:
 
     server: str = setting("http://127.0.0.1:8080", "Address of the Pilotlight server.")
     project: str = setting("local", "Project that resource names are under; any well-formed one exists.")
-    token: str = setting("", "Token to show to a server with access control; better in the environment.")
+    token: str = setting(
+        "", "Token to show to a server with access control; better in the environment.", is_secret=True
+    )
     ca_cert: str = setting(
         "", "PEM file with the certificate authority of the server, if the system lacks it."
     )
@@ -590,7 +596,31 @@ def load_config(kind: type[T], given: Mapping[str, Any], file: Path | None = Non
 
     Raises InvalidArgument naming the setting, its source and the allowed values.
     """
-    return _build_checked(kind, _collect_chosen(kind, given, file))
+    return load_settings(kind, given, file).values
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings(Generic[T]):
+    """Settings, and where those came from that are no defaults: a flag, a variable, a file with its key."""
+
+    values: T
+    sources: Mapping[str, str]
+
+
+def load_settings(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> LoadedSettings[T]:
+    """As `load_config`, with the sources."""
+    chosen = _collect_chosen(kind, given, file)
+    sources = {name: source for name, (source, _) in chosen.items()}
+    return LoadedSettings(_build_checked(kind, chosen), sources)
+
+
+def to_environment(settings: Any) -> dict[str, str]:
+    """The variables that give another program the same settings."""
+    return {
+        PREFIX + field.name.upper(): ",".join(value) if isinstance(value, tuple) else str(value)
+        for field in dataclasses.fields(settings)
+        if (value := getattr(settings, field.name)) != field.default
+    }
 
 
 def load_node_config(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -35,7 +35,7 @@ from serving.cli.parity import parity
 from serving.cli.simulation import simulate
 from serving.cli.studies import studies, trials
 from serving.cli.trials import job_trials
-from serving.config import NodeConfig, ServeConfig
+from serving.config import NodeConfig, ServeConfig, load_settings
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
 _WIDTH = 100
@@ -164,7 +164,7 @@ def build() -> Callable[..., Any]:
     """The whole command; it is built once in a process."""
     app = _create_typer(_HELP, name="pilotlight")
     app.callback(help=_HELP)(_declare_common_flags)
-    app.command()(with_settings(ServeConfig)(serve.serve))
+    app.command()(with_settings(ServeConfig, partial(load_settings, ServeConfig))(serve.serve))
     app.command()(with_settings(NodeConfig, serve.load_node_settings)(serve.node))
     app.command()(prepare_model.prepare)
     app.command()(demo.demo)

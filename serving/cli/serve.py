@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from serving.cli.console import print_error
 from serving.cli.model_source import prepare_model
 from serving.config import (
+    LoadedSettings,
     NodeConfig,
     ServeConfig,
     environment_without_settings,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 # Programs are imported inside the commands: each loads only what it runs.
 
 
-def serve(config: ServeConfig) -> int:
+def serve(settings: LoadedSettings[ServeConfig]) -> int:
     """Run the server: control API, predictions, nodes. State is kept in one folder.
 
     Every setting can also come from PILOTLIGHT_<NAME> in the environment or from --config.
@@ -40,9 +41,9 @@ def serve(config: ServeConfig) -> int:
     try:
         from serving.gateway.main import serve as serve_gateway  # noqa: PLC0415
 
-        formatters.configure_logging(config.log_format)
+        formatters.configure_logging(settings.values.log_format)
         return serve_gateway(
-            config,
+            settings,
             environment_without_settings(),
             lambda address: print(f"Listening on {address}", flush=True),
         )

@@ -8,6 +8,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.applications import Starlette
@@ -147,11 +148,11 @@ def create_local_pool(
 class Gateway:
     """The ASGI application in front of all nodes.
 
-    `environment` is the server's own, from which that of child processes is made; `job_command` starts the
-    processes of jobs. `create_pool` chooses the kind of pool. `tokens` is None while access control is off.
-    `on_death` is called with the reason when a background task has ended and the server must stop. `refused`
-    returns how many connections and requests the server rejected, by reason. Raises InvalidArgument for
-    invalid settings.
+    `environment` is the server's own, from which that of child processes is made; `setting_sources` are where
+    settings came from that are no defaults. `job_command` starts the processes of jobs. `create_pool` chooses
+    the kind of pool. `tokens` is None while access control is off. `on_death` is called with the reason when
+    a background task has ended and the server must stop. `refused` returns how many connections and requests
+    the server rejected, by reason. Raises InvalidArgument for invalid settings.
     """
 
     def __init__(
@@ -165,8 +166,11 @@ class Gateway:
         tokens: TokenStore | None = None,
         on_death: Callable[[str], None] = _ignore_death,
         refused: Callable[[], Mapping[str, int]] = dict,
+        setting_sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._config = config
+        self._environment = environment
+        self._setting_sources = setting_sources
         self._access = None if tokens is None else AccessControl(tokens)
         self._supervisor = Supervisor(on_death)
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
@@ -394,17 +398,20 @@ class Gateway:
 
     def _create_console(self) -> AsgiApp:
         from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
+        from serving.gateway.console.health_checks import HealthCheckRunner  # noqa: PLC0415
         from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
 
         return ConsoleApp(
             ConsoleServices(
                 config=self._config,
+                setting_sources=self._setting_sources,
                 api=self._in_process_api,
                 access=self._access,
                 audit=self._audit,
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
                 inspect_files=self._deployer.inspect_files,
+                health_checks=HealthCheckRunner(self._config, self._environment),
             )
         )
 

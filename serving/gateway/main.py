@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from autoscaler import linux
-from serving.config import ServeConfig
+from serving.config import LoadedSettings, ServeConfig
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.bootstrap import is_access_control_on, open_token_store
 from serving.gateway.app import Gateway
@@ -25,13 +25,16 @@ from serving.transport.tls import CertificateFiles
 logger = logging.getLogger(__name__)
 
 
-def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callable[[str], None]) -> int:
+def serve(
+    settings: LoadedSettings[ServeConfig], environment: Mapping[str, str], announce: Callable[[str], None]
+) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
     `announce` is called with each address that the server listens on, HTTP and gRPC. Raises Unavailable if an
     address is taken, FailedPrecondition if another server uses the state folder or the state is damaged,
     InvalidArgument if the server would be open to others without access control, or for a bad certificate.
     """
+    config = settings.values
     certificate = CertificateFiles.from_settings(config.tls_cert, config.tls_key)
     cross_origin = CrossOriginPolicy.from_settings(
         config,
@@ -61,6 +64,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 environment,
                 tokens=tokens,
                 on_death=stop_server,
+                setting_sources=settings.sources,
                 refused=lambda: server.rejections,
             )
             grpc = bind_grpc_server(

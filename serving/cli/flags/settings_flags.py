@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -21,18 +20,17 @@ SettingsLoader = Callable[[Mapping[str, Any], Path | None], T]
 
 
 def with_settings(
-    kind: type[T], load: SettingsLoader[T] | None = None
+    kind: type[Any], load: SettingsLoader[T]
 ) -> Callable[[Callable[[T], int]], Callable[..., None]]:
-    """Give a command one flag per setting, and `--config`; it is called with the settings.
+    """Give a command one flag per setting of `kind`, and `--config`.
 
-    Its result is the exit code. `load` makes settings of the given flags; `config.load_config` by default.
+    It is called with what `load` makes of the given flags and the file; its result is the exit code.
     """
-    loaded: SettingsLoader[T] = load or functools.partial(config.load_config, kind)
 
     def decorate_command(command: Callable[[T], int]) -> Callable[..., None]:
         def run_command(**flags: Any) -> None:
             file = flags.pop("config")
-            raise typer.Exit(command(loaded(flags, file)))
+            raise typer.Exit(command(load(flags, file)))
 
         run_command.__doc__ = command.__doc__
         run_command.__name__ = command.__name__

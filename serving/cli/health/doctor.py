@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from serving import config
-from serving.cli.health.result import CheckFunction, format_results, run_checks
+from serving.cli.health.result import CheckFunction, format_results, iter_results
 from serving.config import ServeConfig, environment_without_settings
 
 
@@ -58,7 +58,7 @@ def doctor(
     if write and not bucket:
         raise typer.BadParameter("--write needs a --bucket.")
     settings = config.load_config(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
-    results = run_checks(collect_checks(settings, bucket, write=write, quick=quick))
+    results = list(iter_results(collect_checks(settings, bucket, write=write, quick=quick)))
     if format_ is HealthReportFormat.JSON:
         print(json.dumps([asdict(result) for result in results], indent=2))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,10 +47,10 @@ def format_size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def run_checks(checks: Sequence[CheckFunction]) -> list[CheckResult]:
+def iter_results(checks: Sequence[CheckFunction]) -> Iterator[CheckResult]:
     """The results of the checks, which run concurrently: those that start processes take seconds."""
     with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
-        return list(pool.map(_run_check, checks))
+        yield from pool.map(_run_check, checks)
 
 
 def format_results(results: Sequence[CheckResult]) -> list[str]:

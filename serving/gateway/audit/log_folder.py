@@ -116,7 +116,8 @@ class AuditQuery:
     """Conditions on entries; "" and None match anything.
 
     `principal` is an e-mail address or a principal, `method` a part of a method's name, `resource` a resource
-    or an ancestor of it (`projects/p`, `models/flowers`), `kind` a log, `since` the earliest time.
+    or an ancestor of it (`projects/p`, `models/flowers`), `kind` a log, `since` the earliest time, `project`
+    the name of the only project.
     """
 
     principal: str = ""
@@ -124,6 +125,7 @@ class AuditQuery:
     resource: str = ""
     kind: str = ""
     since: datetime.datetime | None = None
+    project: str = ""
 
     def matches(self, entry: AuditEntry) -> bool:
         payload = entry["protoPayload"]
@@ -132,6 +134,7 @@ class AuditQuery:
             and self.method.lower() in payload["methodName"].lower()
             and (not self.resource or f"/{self.resource.strip('/')}/" in f"/{payload['resourceName']}/")
             and entry["logName"].endswith(f"%2F{self.kind}" if self.kind else "")
+            and (not self.project or f"{payload['resourceName']}/".startswith(f"{self.project}/"))
             and (self.since is None or datetime.datetime.fromisoformat(entry["timestamp"]) >= self.since)
         )
 

@@ -23,11 +23,14 @@ from serving.errors import (
 from serving.gateway.api.request_io import Endpoint
 from serving.gateway.console.forms import ANTI_FORGERY_FIELD
 from serving.gateway.console.pages import (
+    audit,
     deploy,
+    doctor,
     jobs,
     operations,
     overview,
     prediction_jobs,
+    settings,
     trials,
     versions,
 )
@@ -50,7 +53,18 @@ from serving.transport.cross_origin import parse_authority
 
 logger = logging.getLogger(__name__)
 
-PAGES = (overview, versions, jobs, prediction_jobs, deploy, operations, trials)
+PAGES = (
+    overview,
+    versions,
+    jobs,
+    prediction_jobs,
+    deploy,
+    operations,
+    trials,
+    audit,
+    doctor,
+    settings,
+)
 
 _QUEUE = 63
 # Scripts of the console name themselves when they fetch a part of a page.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from serving.config import ServeConfig
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.console.health_checks import HealthCheckRunner
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.state.catalog_state import CatalogState
@@ -23,9 +24,11 @@ class ConsoleServices:
     """
 
     config: ServeConfig
+    setting_sources: Mapping[str, str]
     api: InProcessApi
     access: AccessControl | None
     audit: AuditLog
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]
+    health_checks: HealthCheckRunner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from starlette.responses import Response
@@ -10,9 +9,10 @@ from starlette.responses import Response
 from serving.errors import ServingError
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.audit.audit_log import AuditLog
-from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_from_error
+from serving.gateway.audit.log_entry import AuditedCall, status_from_error
 from serving.gateway.console.sessions import Session, SessionStore, new_visitor
 from serving.gateway.console.visit import PageRoute, Visit, action, page
+from serving.gateway.methods import SERVER
 
 SIGN_IN_PATH = "/sign-in"
 
@@ -74,13 +74,4 @@ class SignInPages:
 
 
 def _describe_call(visit: Visit, verb: str, principal: str = "") -> AuditedCall:
-    request = visit.request
-    return AuditedCall(
-        id=secrets.token_hex(12),
-        log=AuditLogType.ACTIVITY,
-        method=f"pilotlight.sessions.{verb}",
-        resource="server",
-        principal=principal,
-        caller_ip="" if request.client is None else request.client.host,
-        user_agent=request.headers.get("user-agent", ""),
-    )
+    return visit.describe_call(f"pilotlight.sessions.{verb}", SERVER, principal=principal)

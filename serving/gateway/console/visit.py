@@ -11,9 +11,10 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from serving.errors import ServingError
+from serving.errors import PermissionDenied, ServingError
 from serving.gateway.api.in_process import ApiCall
 from serving.gateway.api.request_io import json_response
+from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_from_error
 from serving.gateway.console import api_calls, forms
 from serving.gateway.console.forms import Form
 from serving.gateway.console.navigation import NAVIGATION
@@ -118,6 +119,35 @@ class Visit:
             return True
         resource = called.resource.format_map(parameters)
         return bool(access.filter_permissions(self.caller, resource, [called.permission]))
+
+    def require(self, method: str, **parameters: str) -> None:
+        """Raise PermissionDenied, which the audit log has, unless the visitor may call a method."""
+        if self.may(method, **parameters):
+            return
+        called = METHODS[method]
+        resource = called.resource.format_map(parameters)
+        error = PermissionDenied(
+            f"Permission '{called.permission}' denied on resource '{resource}' (or it may not exist)."
+        )
+        described = self.describe_call(method, resource, principal=self.caller.principal)
+        self.console.audit.record_denied(described, status_from_error(error))
+        raise error
+
+    def describe_call(
+        self, method: str, resource: str, *, principal: str, request: Mapping[str, Any] | None = None
+    ) -> AuditedCall:
+        """What the audit log has of something that is no method of the API."""
+        client, headers = self.request.client, self.request.headers
+        return AuditedCall(
+            id=self.console.audit.new_id(),
+            log=AuditLogType.ACTIVITY,
+            method=method,
+            resource=resource,
+            principal=principal,
+            caller_ip="" if client is None else client.host,
+            user_agent=headers.get("user-agent", ""),
+            request=request,
+        )
 
     async def read_form(self) -> Form:
         """May be called again. Raises InvalidArgument."""

@@ -37,18 +37,36 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/operations/{operation}"): "operations.get",
     ("GET", "/projects/{project}/operations/{operation}/progress"): "operations.get",
     ("POST", "/projects/{project}/operations/{operation}/cancel"): "operations.cancel",
+    ("GET", "/audit"): "the owner's and the editor's",
 }
+# Those that tell of the whole server: the role must be one on it.
+OF_THE_SERVER = {
+    ("GET", "/doctor"): "the owner's and the editor's",
+    ("GET", "/doctor/results"): "the owner's and the editor's",
+    ("GET", "/settings"): "the owner's and the editor's",
+}
+# They begin something where they are allowed, and are tried with roles that are not.
+BEGINNING = {("POST", "/doctor"): "the owner's and the editor's"}
 # Pages that every page leads to, by the permission that offers them.
 OFFERED = {
     "/projects/p/jobs": "jobs.list",
     "/projects/p/deploy": "models.create",
     "/projects/p/operations": "operations.list",
+    "/audit": "the owner's and the editor's",
+}
+OFFERED_OF_THE_SERVER = {
+    "/doctor": "the owner's and the editor's",
+    "/settings": "the owner's and the editor's",
 }
 FIELDS = {"model": "m", "version": "v", "folder": "gs://b/m", "target": "m", "step": "check"}
 
 
 def test_no_page_is_outside_the_table() -> None:
-    assert {(route.verb, route.path) for module in PAGES for route in module.ROUTES} == PERMISSIONS.keys()
+    assert {(route.verb, route.path) for module in PAGES for route in module.ROUTES} == {
+        *PERMISSIONS,
+        *OF_THE_SERVER,
+        *BEGINNING,
+    }
 
 
 async def ask(browser: Browser, verb: str, path: str) -> str:
@@ -74,18 +92,25 @@ def test_every_page_and_every_role(tmp_path: Path) -> None:
             f"user:{role}@{where}.example": role for role in ROLES for where in ("projec", "server")
         } | {"user:nobody@x.example": NO_ROLE, "": NO_TOKEN}
         for caller, role in callers.items():
+            is_of_server = caller.endswith("@server.example")
+
+            def expects(permission: str, *, server: bool, role: str = role, of: bool = is_of_server) -> bool:
+                return not permission or (role in ROLES and may(role, permission) and (of or not server))
+
             async with world.browser() as browser:
                 overview = await browser.open("/sign-in")
                 if caller:
                     overview = await browser.sign_in(await world.api.token(caller))
-                for (verb, path), permission in PERMISSIONS.items():
-                    wanted = "yes" if not permission or (role in ROLES and may(role, permission)) else "no"
-                    wanted = wanted if caller else "who?"
+                for (verb, path), permission in {**PERMISSIONS, **OF_THE_SERVER, **BEGINNING}.items():
+                    is_allowed = expects(permission, server=(verb, path) not in PERMISSIONS)
+                    if is_allowed and (verb, path) in BEGINNING:
+                        continue
+                    wanted = ("yes" if is_allowed else "no") if caller else "who?"
                     if (said := await ask(browser, verb, path)) != wanted:
                         wrong.append((caller, verb, path, said, wanted))
-                for path, permission in OFFERED.items() if caller else ():
+                for path, permission in {**OFFERED, **OFFERED_OF_THE_SERVER}.items() if caller else ():
                     is_offered = f'href="{ROOT}{path}"' in overview
-                    if is_offered != (role in ROLES and may(role, permission)):
+                    if is_offered != expects(permission, server=path in OFFERED_OF_THE_SERVER):
                         wrong.append((caller, "offered", path, str(is_offered), ""))
         assert wrong == []
 

@@ -1,0 +1,26 @@
+"""The checks of `pilotlight doctor`, each result a line of JSON: `python -m serving.cli.health [--quick]`.
+
+The console runs it in a process of its own. Settings come from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from serving import config
+from serving.cli.health.doctor import collect_checks
+from serving.cli.health.result import iter_results
+from serving.config import ServeConfig
+
+
+def main(arguments: Sequence[str]) -> None:
+    settings = config.load_config(ServeConfig, {})
+    for result in iter_results(collect_checks(settings, "", write=False, quick="--quick" in arguments)):
+        print(json.dumps(asdict(result)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

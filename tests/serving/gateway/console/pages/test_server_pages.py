@@ -1,0 +1,113 @@
+"""Pages about the server itself: settings, doctor, audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from serving.config import ServeConfig, load_settings
+from serving.gateway.access.policy import ADMIN
+from serving.gateway.console.visit import DONE_STATUS
+from tests.bounds import HANG_SECONDS
+from tests.serving.gateway.console.world import Browser, World, run, visible_text
+
+ANN = "user:ann@example.com"
+
+
+def test_settings_say_where_they_came_from_and_keep_secrets(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        world.gateway._setting_sources = {
+            "jobs": "PILOTLIGHT_JOBS",
+            "batch_options": "/etc/p<b>.yaml: batch_options",
+            "otel_endpoint": "--otel-endpoint",
+        }
+        async with world.browser() as browser:
+            page = await browser.open("/settings")
+            text = re.sub(r"\s+", " ", visible_text(page))
+            given = text[text.index("Given") : text.index("Defaults")]
+            assert "jobs 5 environment PILOTLIGHT_JOBS 2" in given
+            assert "batch_options not shown file /etc/p<b>.yaml: batch_options -" in given
+            assert "http://…@host:4318 flag --otel-endpoint" in given
+            assert "secret" not in page
+            assert "max_body_bytes 32.0 MiB (33554432)" in text[text.index("Defaults") :]
+
+    run(
+        tmp_path,
+        main,
+        jobs=5,
+        batch_options="--password=secret",
+        otel_endpoint="http://me:secret@host:4318",
+    )
+
+
+def test_sources_are_flags_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("jobs: 3\nport: 1\nhost: localhost")
+    monkeypatch.setenv("PILOTLIGHT_PORT", "2")
+    loaded = load_settings(ServeConfig, {"host": "127.0.0.1", "tick": None}, file)
+    assert loaded.sources == {"jobs": f"{file}: jobs", "port": "PILOTLIGHT_PORT", "host": "--host"}
+    assert (loaded.values.jobs, loaded.values.port, loaded.values.host) == (3, 2, "127.0.0.1")
+
+
+async def wait_for_end(browser: Browser) -> str:
+    for _ in range(int(HANG_SECONDS * 10)):
+        response = await browser.client.get("/console/doctor/results")
+        if response.status_code == DONE_STATUS:
+            return response.text
+        await asyncio.sleep(0.1)
+    raise AssertionError("the checks do not end")
+
+
+def test_the_doctor_shows_what_is_wrong_first_with_what_to_do(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            assert "Nothing was checked" in await browser.open("/doctor")
+            await browser.post("/doctor", {})
+            text = visible_text(await wait_for_end(browser))
+            assert text.index("the setting memory_bytes promises") < text.index("Lower memory_bytes")
+            assert text.index("Lower memory_bytes") < text.index("processors may be used")
+            assert "state folder" in text
+
+    run(tmp_path, main, environment=dict(os.environ), memory_bytes=1 << 50)
+
+
+def test_the_audit_log_is_shown_newest_first_and_filtered(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.api.bind("projects/p", ml_modelOwner=ANN)
+        for model in ("one", "two"):
+            await world.api.call(ANN, "POST", "/v1/projects/p/models", {"name": model})
+        await world.api.call(ANN, "POST", "/v1/projects/other/models", {"name": "x"}, 403)
+        async with world.browser() as browser:
+            await browser.sign_in(await world.api.token(ADMIN.principal))
+            text = visible_text(await browser.open("/audit"))
+            assert text.index("projects/p/models/two") < text.index("projects/p/models/one")
+            assert "SetIamPolicy" in text
+            assert "UNKNOWN" not in text
+            text = visible_text(await browser.open("/audit?principal=ann%40example.com&resource=models/one"))
+            assert "models/one" in text
+            assert "models/two" not in text
+            assert "PERMISSION_DENIED" in visible_text(await browser.open("/audit?resource=projects/other"))
+            assert "Nothing was found" in await browser.open("/audit?until=2020-01-01")
+            assert "YYYY-MM-DD" in await browser.open("/audit?until=soon", 400)
+            await browser.open("/audit?position=x", 400)
+
+    run(tmp_path, main, access="on")
+
+
+def test_owners_of_a_project_see_its_part_of_the_audit_log(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.api.bind("projects/p", owner=ANN)
+        await world.api.call(ADMIN.principal, "POST", "/v1/projects/q/models", {"name": "x"})
+        async with world.browser() as browser:
+            await browser.sign_in(await world.api.token(ANN))
+            text = visible_text(await browser.open("/audit?resource=projects"))
+            assert "SetIamPolicy" in text
+            assert "projects/q" not in text
+            await browser.open("/settings", 403)
+            await browser.open("/doctor", 403)
+
+    run(tmp_path, main, access="on")

@@ -77,12 +77,14 @@ class TrialSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the trials of a job are run. Each is a run of all replicas, with a folder and arguments of its own.
 
     `slots` has the replicas of each trial that runs at a time. `orders` is the path of a named pipe, which
-    the supervisor makes, and from which it reads TrialOrders, one per line, once the job is RUNNING.
+    the supervisor makes, and from which it reads TrialOrders, one per line, once the job is RUNNING. A trial
+    whose process says nothing for `silence_seconds` is lost: it is silent when it reads the last of a bucket.
     """
 
     metric_tag: str
     slots: tuple[tuple[ReplicaGroup, ...], ...]
     orders: str
+    silence_seconds: float = 180.0
 
 
 class TrainingRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -50,8 +50,8 @@ WriteNote = Callable[[str, str], None]
 
 # Beyond the time that the processes of a trial have after SIGTERM.
 _TRIAL_GRACE_SECONDS = 3.0
-# How long the supervisor of a trial may be silent; it is when it reads the last of a bucket.
-_SILENCE_SECONDS, _WATCH_SECONDS = 180.0, 5.0
+# Looks at the processes of trials in the time that one may be silent.
+_WATCHES = 36
 # Bytes that one trial's log may take, unless the job's share allows more.
 _LEAST_LOG_BYTES = 4 << 20
 # Characters of a line of a trial's supervisor that is no report.
@@ -257,12 +257,13 @@ class TuningSupervisor:
 
     def _watch_processes(self) -> None:
         """End those that hang: their trials are lost."""
-        silent = time.monotonic() - _SILENCE_SECONDS
+        silence_seconds = self._settings.silence_seconds
+        silent = time.monotonic() - silence_seconds
         for slot in self._slots:
             if slot.trial and slot.process is not None and slot.heard_at < silent:
                 self._write_note(f"The supervisor of trial {slot.trial} hangs and is ended.", ERROR)
                 slot.process.kill_group()
-        self._loop.call_later(_WATCH_SECONDS, self._watch_processes)
+        self._loop.call_later(silence_seconds / _WATCHES, self._watch_processes)
 
     def _handle_process_exit(self, slot: _Slot) -> None:
         slot.process = None

@@ -36,6 +36,10 @@ WAIT = """
 """
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def wait_until_gone(pids: set[int]) -> None:
     deadline = time.monotonic() + HANG_SECONDS
     while any(map(is_alive, pids)):
@@ -281,8 +285,7 @@ def test_a_trial_whose_supervisor_is_killed_is_lost_and_nothing_of_it_is_left(tm
         job.start_trial(1)
         job.wait_for_points(1)
         program = int(job.lines()[0].split()[1])
-        supervisor = int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(supervisor, signal.SIGKILL)
+        os.kill(parent_of(program), signal.SIGKILL)
         report = job.wait_for_end(1)
         job.start_trial(2)
         job.wait_for_points(2)
@@ -291,6 +294,25 @@ def test_a_trial_whose_supervisor_is_killed_is_lost_and_nothing_of_it_is_left(tm
 
     assert report.lost
     assert not is_alive(program)
+
+
+def test_a_trial_whose_supervisor_hangs_is_lost_and_others_run(tmp_path: Path) -> None:
+    with TuningRun(tmp_path, WAIT, silence_seconds=4.0) as job:
+        job.start_trial(1)
+        job.wait_for_points(1)
+        program = int(job.lines()[0].split()[1])
+        supervisor = parent_of(program)
+        os.kill(supervisor, signal.SIGSTOP)
+        report = job.wait_for_end(1)
+        wait_until_gone({supervisor, program})
+        job.start_trial(1)
+        again = job.wait_for_points(1)
+        job.finish_trials()
+        assert job.finish().done is not None
+
+    assert report.lost
+    assert again.points
+    assert "The supervisor of trial 1 hangs and is ended." in [entry.text for entry in job.entries()]
 
 
 def test_a_cancelled_job_ends_all_trials(tmp_path: Path) -> None:

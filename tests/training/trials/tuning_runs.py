@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tests.bounds import HANG_SECONDS
 from tests.training.jobs import JobRun
 from training.messages import (
     FinishTrials,
@@ -35,9 +36,19 @@ def write_order(path: Path, order: TrialOrder) -> None:
 class TuningRun(JobRun):
     """One attempt at a tuning job with the given program, which waits for orders."""
 
-    def __init__(self, folder: Path, source: str, *, slots: Sequence[Any] = (MASTER,), **fields: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        *,
+        slots: Sequence[Any] = (MASTER,),
+        silence_seconds: float = HANG_SECONDS,
+        **fields: Any,
+    ) -> None:
         self.orders = folder / "orders"
-        settings = TrialSettings(metric_tag=TAG, slots=tuple(slots), orders=str(self.orders))
+        settings = TrialSettings(
+            metric_tag=TAG, slots=tuple(slots), orders=str(self.orders), silence_seconds=silence_seconds
+        )
         super().__init__(folder, source, trials=settings, **fields)
         self.wait_for(lambda report: report.phase is TrainingPhase.RUNNING)
 

@@ -97,11 +97,16 @@ class ClusterSupervisor:
         """The size of the log."""
         return self._log.size
 
+    def count_replica_seconds(self) -> float:
+        """Those of all replicas so far, in sum."""
+        now = time.monotonic()
+        return self._replica_seconds + sum(now - one.started_at for one in self._running.values())
+
     def _begin(self) -> None:
         if self._program is not None:
             self._run_program(self._program)
             return
-        send_heartbeats(self.loop, self._send_report)
+        send_heartbeats(self.loop, self._send_report, self.count_replica_seconds)
         self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
         self._write_note("Job is preparing.")
         Preparation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from training.messages import TrainingReport
+from training.messages import Heartbeat, TrainingReport
 from training.replicas.event_loop import EventLoop
 from training.replicas.job_processes import JobProcesses
 
@@ -14,10 +14,12 @@ SendReport = Callable[[TrainingReport], None]
 _HEARTBEAT_SECONDS = 5.0
 
 
-def send_heartbeats(loop: EventLoop, send_report: SendReport) -> None:
+def send_heartbeats(
+    loop: EventLoop, send_report: SendReport, count_replica_seconds: Callable[[], float]
+) -> None:
     """One now, and then regularly."""
-    send_report(TrainingReport(heartbeat=True))
-    loop.call_later(_HEARTBEAT_SECONDS, lambda: send_heartbeats(loop, send_report))
+    send_report(TrainingReport(heartbeat=Heartbeat(count_replica_seconds())))
+    loop.call_later(_HEARTBEAT_SECONDS, lambda: send_heartbeats(loop, send_report, count_replica_seconds))
 
 
 def watch_lifeline(lifeline: int, loop: EventLoop, processes: JobProcesses) -> None:

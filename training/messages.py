@@ -217,8 +217,8 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a trial has measured since its last report, at most once a second; or its end.
 
     An `ended` trial has either `final`, the value that counts, or `failure`, unless it is `lost`: its
-    supervisor has gone without a word, or was `cancelled` by nobody's order. `log_bytes` is the size of its
-    log.
+    supervisor has gone without a word, or was `cancelled` by nobody's order. `replica_seconds` are those of
+    all its replicas so far, which a report with points does not tell; `log_bytes` is the size of its log.
     """
 
     trial: int
@@ -232,12 +232,18 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
     log_bytes: int = 0
 
 
+class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The seconds of all replicas so far, in sum."""
+
+    replica_seconds: float = 0.0
+
+
 class TrainingReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of output; one of its fields is set. There is a heartbeat every 5 seconds."""
 
     phase: TrainingPhase | None = None
     replica: ReplicaReport | None = None
     trial: TrialReport | None = None
-    heartbeat: bool = False
+    heartbeat: Heartbeat | None = None
     done: TrainingOutcome | None = None
     failed: TrainingFailure | None = None

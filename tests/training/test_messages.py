@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from training.messages import (
+    Heartbeat,
     ReplicaEvent,
     ReplicaGroup,
     ReplicaReport,
@@ -31,7 +32,9 @@ def test_a_request_survives_its_way() -> None:
 
 
 def test_a_report_has_one_field() -> None:
-    assert msgspec.json.encode(TrainingReport(heartbeat=True)) == b'{"heartbeat":true}'
+    assert msgspec.json.encode(TrainingReport(heartbeat=Heartbeat(1.5))) == (
+        b'{"heartbeat":{"replica_seconds":1.5}}'
+    )
 
 
 def test_an_exit_code_of_zero_is_told() -> None:

@@ -199,6 +199,17 @@ def test_all_ends_when_the_server_is_gone(tmp_path: Path) -> None:
     wait_until_gone(int(job.lines()[0]))
 
 
+def test_the_time_of_replicas_is_told_while_they_run(tmp_path: Path) -> None:
+    with JobRun(tmp_path, "import time; time.sleep(600)") as job:
+        heartbeat = job.wait_for(lambda one: one.heartbeat and one.heartbeat.replica_seconds).heartbeat
+        job.cancel()
+        failed = job.finish().failed
+
+    assert heartbeat is not None
+    assert failed is not None
+    assert 0 < heartbeat.replica_seconds < failed.replica_seconds
+
+
 def test_replicas_end_with_their_supervisor(tmp_path: Path) -> None:
     source = """
         import subprocess, sys, time

@@ -100,7 +100,8 @@ class MetricPoll:
 
     def _send_heartbeats(self) -> None:
         """A process that is stopped sends none."""
-        _write_report(TrialReport(self._trial))
+        seconds = self._supervisor.count_replica_seconds()
+        _write_report(TrialReport(self._trial, replica_seconds=seconds))
         self._supervisor.loop.call_later(_HEARTBEAT_SECONDS, self._send_heartbeats)
 
     def _look(self) -> None:

@@ -67,7 +67,7 @@ class _Slot:
     """A place for one trial at a time, with the process that runs those of this place.
 
     `requests` is where it reads what to run, `heard_at` when it last reported, `trial` the one that it runs,
-    `is_stopped` whether an order has ended that.
+    `replica_seconds` those of its replicas by the last heartbeat, `is_stopped` whether an order has ended it.
     """
 
     groups: tuple[ReplicaGroup, ...]
@@ -75,6 +75,7 @@ class _Slot:
     requests: int = -1
     heard_at: float = 0.0
     trial: int = 0
+    replica_seconds: float = 0.0
     is_stopped: bool = False
 
     def send(self, run: TrialRun) -> None:
@@ -131,7 +132,7 @@ class TuningSupervisor:
     def run(self) -> TrainingOutcome | TrainingFailure:
         """Run to the end; when this returns, no process is left."""
         Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
-        send_heartbeats(self._loop, self._send_report)
+        send_heartbeats(self._loop, self._send_report, self._count_replica_seconds)
         self._send_report(TrainingReport(phase=TrainingPhase.PREPARING))
         self._write_note("Job is preparing.")
         try:
@@ -248,8 +249,10 @@ class TuningSupervisor:
     def _handle_report(self, slot: _Slot, report: TrialReport) -> None:
         slot.heard_at = time.monotonic()
         if not report.ended:
-            if report.points:  # the others are heartbeats
+            if report.points:
                 self._send_report(TrainingReport(trial=report))
+            else:  # a heartbeat
+                slot.replica_seconds = report.replica_seconds
         elif report.cancelled and not slot.is_stopped:
             self._conclude_trial(slot, msgspec.structs.replace(report, final=None, failure="", lost=True))
         else:
@@ -271,9 +274,13 @@ class TuningSupervisor:
         if slot.trial:
             self._conclude_trial(slot, TrialReport(slot.trial, ended=True, lost=True))
 
+    def _count_replica_seconds(self) -> float:
+        return self._replica_seconds + sum(slot.replica_seconds for slot in self._slots)
+
     def _conclude_trial(self, slot: _Slot, report: TrialReport) -> None:
-        slot.trial = 0
-        self._replica_seconds += report.replica_seconds
+        # One that was lost does not tell.
+        self._replica_seconds += report.replica_seconds or slot.replica_seconds
+        slot.trial, slot.replica_seconds = 0, 0.0
         self._failed_trials += report.final is None and not report.lost
         self._log.count_trial(report.log_bytes)
         # With the job end the trials that still run, which is no end of their own.

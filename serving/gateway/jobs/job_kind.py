@@ -157,6 +157,9 @@ class JobKind(NewJobRules, Protocol):
     ) -> str:
         """Why one of the waiting jobs has not started yet."""
 
+    def build_next_output(self, record: JobRecord) -> JobOutput:
+        """The output of a job when its next attempt begins."""
+
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         """Build the next attempt; `version` is the job's target, `folder` is the job's alone."""
 

@@ -348,7 +348,7 @@ class JobQueue:
         if record.target is not None and rules.find_target_version(self._catalog.state, record) is None:
             await self._fail_for_deleted_version(record)
             return
-        output = self.kinds[record.kind].build_first_output(record.job)
+        output = self.kinds[record.kind].build_next_output(record)
         record = await self._catalog.change(rules.start_attempt, record.name, output)
         if record.has_ended or rules.is_ending(record):
             return
@@ -369,7 +369,7 @@ class JobQueue:
         try:
             await self.check_settings(kind, record.job)
         except (FailedPrecondition, InvalidArgument, Unimplemented) as error:  # a setting has changed
-            return FailedAttempt(error.message, kind.build_first_output(record.job))
+            return FailedAttempt(error.message, kind.build_next_output(record))
         log = self.job_log(record)
         if record.attempt > 1:
             reason = "" if running.attempt else "The server has started, and the job goes on. "

@@ -181,6 +181,10 @@ class PredictionKind(PredictionRules):
     ) -> str:
         return f"The job waits for one of {self._max_running} places (setting jobs), which are all taken."
 
+    def build_next_output(self, record: JobRecord) -> PredictionOutput:
+        """Each attempt predicts all records."""
+        return self.build_first_output(record.job)
+
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         return PredictionAttempt(build_run_request(record, version, folder, self._defaults))
 

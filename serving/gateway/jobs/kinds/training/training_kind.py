@@ -92,14 +92,15 @@ _THREADS = 2
 
 
 class TrainingAttempt:
-    """A supervisor, `python -m training`. `output` is what the job has had before.
+    """A supervisor, `python -m training`. `output` is what came of the attempts before.
 
     `has_begun` is set when it is RUNNING; reports of trials are handed to `on_trial`.
     """
 
     def __init__(self, request: TrainingRequest, output: TrainingOutput) -> None:
         self.training_request = request
-        self._output = output
+        self._before = output
+        self._seconds = 0.0
         self._phase: TrainingPhase | None = None
         self._loss = ""
         self.has_begun = asyncio.Event()
@@ -124,7 +125,7 @@ class TrainingAttempt:
 
     @property
     def output(self) -> TrainingOutput | None:
-        return None
+        return self._add_seconds(self._seconds) if self._seconds else None
 
     def read_report(self, line: bytes, now: float) -> AttemptResult | None:
         try:
@@ -141,6 +142,8 @@ class TrainingAttempt:
             self.has_begun.set()
         if report.trial is not None:
             self.on_trial(report.trial)
+        if report.heartbeat is not None:
+            self._seconds = report.heartbeat.replica_seconds
         if report.replica is not None:
             self.replicas[report.replica.task] = report.replica
         return LostProcess(self._loss) if self._loss else None
@@ -164,8 +167,8 @@ class TrainingAttempt:
         return msgspec.structs.replace(output, built_in_algorithm_output=built)
 
     def _add_seconds(self, seconds: float) -> TrainingOutput:
-        units = self._output.consumed_ml_units + seconds / 3600
-        return msgspec.structs.replace(self._output, consumed_ml_units=round(units, 6))
+        units = self._before.consumed_ml_units + seconds / 3600
+        return msgspec.structs.replace(self._before, consumed_ml_units=round(units, 6))
 
 
 class TrainingKind(TrainingRules):
@@ -275,6 +278,10 @@ class TrainingKind(TrainingRules):
         except ValueError:  # a stored job that today's checks refuse: it fails when it starts
             return TimeLimits()
 
+    def build_next_output(self, record: JobRecord) -> TrainingOutput:
+        """What attempts before have used counts."""
+        return record.job.training_output or TrainingOutput()
+
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
         given, options = _read_input(record), record.job.training_options or TrainingOptions()
         needed = admission.measure_record(record, self._total)
@@ -282,7 +289,7 @@ class TrainingKind(TrainingRules):
         devices = self._lender.lend(record.name, needed.gpus)
         limits = RunLimits(devices, needed.memory_bytes // parallel, parallel)
         request = build_training_request(record, folder, self._defaults, limits)
-        return TrainingAttempt(request, record.job.training_output or TrainingOutput())
+        return TrainingAttempt(request, self.build_next_output(record))
 
     def plan_fork(self, attempt: JobAttempt) -> ForkPlan | None:
         if not isinstance(attempt, TrainingAttempt):

@@ -14,6 +14,7 @@ from autoscaler.pools import PilotSpec
 from serving.config import ServeConfig
 from serving.errors import ServingError, Unimplemented
 from serving.gateway.catalog import Catalog
+from serving.gateway.catalog.jobs import with_output
 from serving.gateway.jobs.job_kind import FailedAttempt, SucceededAttempt, TimeLimits
 from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
@@ -23,6 +24,7 @@ from serving.gateway.state.study_records import StudyBlock
 from serving.resources import Job, TrainingOutput, resource_from_json
 from training.messages import (
     ContainerProgram,
+    Heartbeat,
     ReplicaEvent,
     ReplicaReport,
     ReplicaRole,
@@ -201,6 +203,9 @@ def test_reports_of_a_supervisor(tmp_path: Path) -> None:
             {"task": "worker-replica-0", "state": "ENDED", "exitCode": -9, "restarts": 2, "jobRestarts": 0}
         ]
     }
+    outputs = [attempt.output]
+    report(heartbeat=Heartbeat(replica_seconds=3600))
+    assert [*outputs, attempt.output] == [None, TrainingOutput(consumed_ml_units=2.0)]
     done = report(done=TrainingOutcome(seconds=1800, replica_seconds=7200))
     failed = report(failed=TrainingFailure("ABORTED", "It broke.", replica_seconds=1800))
     assert isinstance(done, SucceededAttempt)
@@ -210,6 +215,23 @@ def test_reports_of_a_supervisor(tmp_path: Path) -> None:
         TrainingOutput(consumed_ml_units=1.5),
     )
     assert failed.message == "It broke."
+
+
+def test_the_units_of_an_attempt_that_was_lost_count(tmp_path: Path) -> None:
+    kind = make_kind(tmp_path)
+    sent = resource_from_json(
+        Job, {"trainingInput": INPUT, "trainingOutput": {"consumedMLUnits": 7, "isBuiltInAlgorithmJob": True}}
+    )
+    record = make_record(msgspec.structs.replace(sent, training_output=kind.build_first_output(sent)))
+    for _ in range(2):
+        attempt = kind.create_attempt(record, None, Path("/jobs"))
+        attempt.read_report(msgspec.json.encode(TrainingReport(heartbeat=Heartbeat(1800))), 0.0)
+        record = with_output(record, attempt.output or TrainingOutput())
+        record = with_output(record, kind.build_next_output(record))
+
+    assert record.job.training_output is not None
+    assert record.job.training_output.consumed_ml_units == 1.0
+    assert record.job.training_output.is_built_in_algorithm_job
 
 
 @pytest.mark.parametrize(("args", "framework"), [([], "XGBOOST"), (["--preprocess"], "SCIKIT_LEARN")])

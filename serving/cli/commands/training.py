@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -205,7 +206,8 @@ def _stage_packages(program: ProgramFlags, job_dir: str) -> Iterator[list[str]]:
     if program.package_path is None:
         yield stage_archives(archives, make_absolute(target))
         return
-    with build_trainer_wheel(program.package_path) as wheel:
+    output = Path(job_dir).absolute() if job_dir and "://" not in job_dir else None
+    with build_trainer_wheel(program.package_path, leave_out=output) as wheel:
         yield stage_archives([wheel, *archives], make_absolute(target))
 
 

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serving.artifacts import packages
+from serving.cli.local.source_tree import copy_source_tree
 from serving.errors import InvalidArgument
 
-_BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "requirements.txt")
+_BUILD_SCRIPTS = ("setup.py", "pyproject.toml")
 _PROJECT = """\
 [build-system]
 requires = ["setuptools"]
@@ -24,22 +25,22 @@ version = "0.0.0"
 packages = [{packages}]
 include-package-data = true
 """
-_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".venv", "*.egg-info")
 
 
 @contextmanager
-def build_trainer_wheel(package: Path) -> Iterator[Path]:
+def build_trainer_wheel(package: Path, *, leave_out: Path | None = None) -> Iterator[Path]:
     """Build the wheel of a package's folder, for the length of the block; nothing is written beside it.
 
-    What builds it stands in the parent folder (setup.py, pyproject.toml); where nothing does, the package
-    alone is the wheel. Raises InvalidArgument for what is no package, and LoadFailed.
+    What builds it stands in the parent folder (setup.py, pyproject.toml) and finds all of that, but for the
+    folder `leave_out`; where nothing does, the package alone is the wheel. Raises InvalidArgument for what is
+    no package, or has too much beside it, and LoadFailed.
     """
     package = package.absolute()
     if not (package / "__init__.py").is_file():
         raise InvalidArgument(f"--package-path: {package} is no package, as it has no __init__.py.")
     with tempfile.TemporaryDirectory(prefix="pilotlight-") as folder:
         source = Path(folder, "source")
-        _copy_source(package, source)
+        _copy_source(package, source, leave_out)
         yield packages.build_wheel(source, Path(folder, "wheel"))
 
 
@@ -59,16 +60,15 @@ def stage_archives(archives: Sequence[str | Path], target: str) -> list[str]:
     ]
 
 
-def _copy_source(package: Path, source: Path) -> None:
-    shutil.copytree(package, source / package.name, ignore=_IGNORED)
+def _copy_source(package: Path, source: Path, leave_out: Path | None) -> None:
     parent = package.parent
-    for name in _BUILD_FILES:
-        if (parent / name).is_file():
-            shutil.copy2(parent / name, source / name)
-    if not any((source / name).is_file() for name in ("setup.py", "pyproject.toml")):
-        found = {path.parent.relative_to(source) for path in (source / package.name).rglob("__init__.py")}
-        names = ", ".join(sorted(f'"{".".join(path.parts)}"' for path in found))
-        (source / "pyproject.toml").write_text(_PROJECT.format(name=package.name, packages=names))
+    if any((parent / name).is_file() for name in _BUILD_SCRIPTS):
+        copy_source_tree(parent, source, keep=package, leave_out=leave_out)
+        return
+    copy_source_tree(package, source / package.name, keep=package, leave_out=leave_out)
+    found = {path.parent.relative_to(source) for path in (source / package.name).rglob("__init__.py")}
+    names = ", ".join(sorted(f'"{".".join(path.parts)}"' for path in found))
+    (source / "pyproject.toml").write_text(_PROJECT.format(name=package.name, packages=names))
 
 
 def _copy_archive(file: Path, uri: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,45 @@ def test_the_same_source_is_the_same_wheel(package: Path, tmp_path: Path) -> Non
     assert uris[0] == uris[2]
     assert uris[1] == "gs://b/more.whl"
     assert Path(uris[0]).is_file()
+
+
+def test_a_wheel_of_all_that_setup_names(package: Path) -> None:
+    """Packages and data beside the trainer are in it; what is no source is not even looked at."""
+    parent = package.parent
+    (parent / "setup.py").write_text(
+        "from setuptools import find_namespace_packages, setup\n"
+        "setup(name='trainer', version=open('VERSION').read(), packages=find_namespace_packages(),\n"
+        "      package_data={'': ['*.txt', '*.csv']}, data_files=[('etc', ['conf/columns.json'])])\n"
+    )
+    for path, text in {
+        "VERSION": "3.1", "common/__init__.py": "", "common/words.csv": "a", "conf/columns.json": "[]",
+        ".git/config.txt": "", "env/pyvenv.cfg": "", "env/lib/module.py": "", "out/model.txt": "",
+        "build/lib/trainer/stale.py": "", "trainer/build/__init__.py": "",
+    }.items():  # fmt: skip
+        (parent / path).parent.mkdir(parents=True, exist_ok=True)
+        (parent / path).write_text(text)
+    (parent / "trainer" / "loop").symlink_to(parent)
+    (parent / "trainer" / "nothing.txt").symlink_to("missing.txt")
+
+    with build_trainer_wheel(package, leave_out=parent / "out") as wheel, zipfile.ZipFile(wheel) as archive:
+        assert wheel.name == "trainer-3.1-py3-none-any.whl"
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    assert names == {
+        "trainer/__init__.py", "trainer/task.py", "trainer/greeting.txt", "trainer/build/__init__.py",
+        "common/__init__.py", "common/words.csv", "trainer-3.1.data/data/etc/columns.json",
+    }  # fmt: skip
+
+
+def test_a_folder_that_is_too_large(package: Path) -> None:
+    with (package.parent / "images.bin").open("w") as file:
+        file.truncate(1 << 30)
+
+    with (
+        pytest.raises(InvalidArgument, match=r"512 MiB.*images\.bin.*--packages"),
+        build_trainer_wheel(package),
+    ):
+        pass
 
 
 def test_what_is_no_package(tmp_path: Path) -> None:

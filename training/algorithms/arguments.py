@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 
 _MOST_SPLIT = 0.4
@@ -33,6 +34,24 @@ def create_parser(name: str) -> argparse.ArgumentParser:
     data.add_argument("--test_split", type=float)
     data.add_argument("--job-dir", "--job_dir", required=True)
     return parser
+
+
+def parse_positive_count(text: str) -> int:
+    """Raises argparse.ArgumentTypeError."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more.")
+    return int(text)
+
+
+def parse_strength(text: str) -> float:
+    """Raises argparse.ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more.")
+    return value
 
 
 def read_data_arguments(parser: argparse.ArgumentParser, found: argparse.Namespace) -> DataArguments:

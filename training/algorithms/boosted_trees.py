@@ -125,13 +125,15 @@ class _Training:
     def write_output(self, booster: xgboost.Booster, folder: JobFolder) -> None:
         splits = self._splits
         found = self._judge(booster, splits.validation if splits.validation is not None else splits.training)
-        report_metrics(found, booster.num_boosted_rounds())
+        rounds = booster.num_boosted_rounds()
+        report_metrics(found, rounds)
         folder.write_artifacts(self._features, self._encoder.classes_.tolist() if self._classifies else [])
         if self._data.preprocess:
             folder.write_processed_data(splits)
-            folder.write_pipeline(make_pipeline(self._transformer, self._make_estimator(booster)), found)
+            pipeline = make_pipeline(self._transformer, self._make_estimator(booster))
+            folder.write_pipeline(pipeline, found, rounds)
         else:
-            folder.write_model("model.bst", bytes(booster.save_raw("ubj")), "XGBOOST", found)
+            folder.write_model("model.bst", bytes(booster.save_raw("ubj")), "XGBOOST", found, rounds)
 
     def _check_classes(self) -> None:
         """XGBoost takes 0, 1, ... for classes; it is told how many there are."""

@@ -25,17 +25,20 @@ class JobFolder:
         self._uri = uri.rstrip("/")
         self._files = files
 
-    def write_model(self, name: str, content: bytes, framework: str, metrics: Mapping[str, float]) -> None:
-        """Write the model, and what a version of it can be created with."""
+    def write_model(
+        self, name: str, content: bytes, framework: str, metrics: Mapping[str, float], step: int
+    ) -> None:
+        """Write the model of a step, and what a version of it can be created with."""
         self._files.write(f"{self._uri}/model/{name}", content)
-        config = {"framework": framework, "labels": {tag: _format_label(one) for tag, one in metrics.items()}}
+        labels = {tag: _format_label(one) for tag, one in metrics.items()}
+        config = {"framework": framework, "labels": {**labels, "global_step": str(step)}}
         self._files.write(f"{self._uri}/model/deployment_config.yaml", yaml.safe_dump(config).encode())
 
-    def write_pipeline(self, pipeline: Any, metrics: Mapping[str, float]) -> None:
+    def write_pipeline(self, pipeline: Any, metrics: Mapping[str, float], step: int) -> None:
         """Write a model of scikit-learn."""
         content = io.BytesIO()
         joblib.dump(pipeline, content)
-        self.write_model("model.joblib", content.getvalue(), "SCIKIT_LEARN", metrics)
+        self.write_model("model.joblib", content.getvalue(), "SCIKIT_LEARN", metrics, step)
 
     def write_processed_data(self, splits: DataSplits) -> None:
         tables = {"training": splits.training, "validation": splits.validation, "test": splits.test}

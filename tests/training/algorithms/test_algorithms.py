@@ -76,10 +76,32 @@ def test_the_linear_learner_takes_raw_rows(tmp_path: Path, mixed: Path) -> None:
     assert predict(tmp_path, [LARGE_RED, SMALL_BLUE]) == ["yes", "no"]
     assert config(tmp_path)["framework"] == "SCIKIT_LEARN"
     assert int(config(tmp_path)["labels"]["accuracy"]) > 80
+    # 280 rows are three batches; it is solved in some passes.
+    assert int(config(tmp_path)["labels"]["global_step"]) % 3 == 0
     rows = {
         file.stem: len(file.read_text().splitlines()) for file in (tmp_path / "out/processed_data").iterdir()
     }
     assert rows == {"training": 280, "validation": 80, "test": 40}
+
+
+def test_the_linear_learner_takes_steps_of_batches(tmp_path: Path, numbers: Path) -> None:
+    """As AI Platform's samples ask for them: too few steps learn less than enough."""
+    labels = []
+    for steps in ("1", "400"):
+        folder = tmp_path / steps
+        folder.mkdir()
+        flags = (
+            "--model_type=classification",
+            "--batch_size=2",
+            "--learning_rate=0.1",
+            f"--max_steps={steps}",
+        )
+        last, _ = train(folder, "linear_learner", *flags, f"--training_data_path={numbers}")
+        assert last.done is not None, last
+        labels.append(config(folder)["labels"])
+
+    assert [one["global_step"] for one in labels] == ["1", "400"]
+    assert int(labels[0]["accuracy"]) < int(labels[1]["accuracy"]) >= 95
 
 
 def test_boosted_trees_with_preprocessing_take_raw_rows(tmp_path: Path, mixed: Path) -> None:
@@ -109,6 +131,7 @@ def test_boosted_trees_of_several_replicas(tmp_path: Path, numbers: Path) -> Non
     assert high > 0.9
     assert low < 0.1
     assert config(tmp_path)["framework"] == "XGBOOST"
+    assert config(tmp_path)["labels"]["global_step"] == "20"
     accuracy = next(float(line.split()[1]) for line in lines if line.startswith("accuracy: "))
     assert accuracy > 0.9
 
@@ -122,6 +145,13 @@ def test_boosted_trees_of_several_replicas(tmp_path: Path, numbers: Path) -> Non
             "linear_learner",
             ("--model_type=classification", "--test_split=0.5", "--preprocess"),
             "0.4 together",
+        ),
+        ("linear_learner", ("--model_type=regression", "--max_steps=0"), "no whole number of 1 or more"),
+        ("linear_learner", ("--model_type=regression", "--learning_rate=-1"), "no number of 0 or more"),
+        (
+            "linear_learner",
+            ("--model_type=regression", "--optimizer_type=ftrl"),
+            "unrecognized arguments: --optimizer_type=ftrl",
         ),
         ("boosted_trees", ("--objective=binary:logistic",), "add --preprocess"),
         ("boosted_trees", ("--objective=binary:nonsense", "--preprocess"), "Unknown objective function"),

@@ -60,3 +60,17 @@ def test_maps_are_refused(tmp_path: Path) -> None:
         LoadFailed, match=r"Input x of the model is of the type map\(string,tensor\(float\)\)"
     ):
         describe_tensors(open_session(file, 1), file)
+
+
+@pytest.mark.parametrize("name", [b"input_1", b"output1", b"rows__1"])
+def test_names_that_are_no_text(name: bytes, tmp_path: Path) -> None:
+    model = make_model(
+        [("input_1", FLOAT, ["rows__1"])],
+        [("output1", FLOAT, ["rows__1"])],
+        [("Identity", ["input_1"], ["output1"])],
+    )
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model.SerializeToString().replace(name, name[:-1] + b"\xff"))
+
+    with pytest.raises(LoadFailed, match="has a name that is no text in UTF-8"):
+        describe_tensors(open_session(file, 1), file)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -35,7 +36,16 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-TREES = {name: ast.parse(path.read_text()) for name, path in modules()}
+MODULES = dict(modules())
+
+
+@cache
+def parse_module(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text())
+
+
+def parse_modules() -> Iterator[tuple[str, ast.Module]]:
+    return ((name, parse_module(name)) for name in MODULES)
 
 
 def imports(tree: ast.AST, *, lazy: bool = False) -> Iterator[Import]:
@@ -48,7 +58,7 @@ def imports(tree: ast.AST, *, lazy: bool = False) -> Iterator[Import]:
                 # `from package import module` names a module too, if there is one.
                 for alias in node.names:
                     inner = f"{module}.{alias.name}"
-                    yield Import(inner if inner in TREES else module, lazy, node.lineno)
+                    yield Import(inner if inner in MODULES else module, lazy, node.lineno)
             case ast.ImportFrom():
                 raise AssertionError(f"a relative import in line {node.lineno}")
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
@@ -58,7 +68,10 @@ def imports(tree: ast.AST, *, lazy: bool = False) -> Iterator[Import]:
                 yield from imports(node, lazy=lazy or inside)
 
 
-IMPORTS = {name: list(imports(tree)) for name, tree in TREES.items()}
+@cache
+def find_imports() -> dict[str, list[Import]]:
+    """The imports of all modules. Not at the import of these tests: each process of pytest does that."""
+    return {name: list(imports(tree)) for name, tree in parse_modules()}
 
 
 def within(module: str, *packages: str) -> bool:
@@ -298,19 +311,19 @@ def room_of(module: str) -> str:
 
 def test_no_module_stands_outside_the_rooms() -> None:
     """What is loose in serving/ is the vocabulary, no folder."""
-    loose = {name for name in TREES if room_of(name) == VOCABULARY}
+    loose = {name for name in MODULES if room_of(name) == VOCABULARY}
 
     assert {name for name in loose if name.count(".") > 1} == set()
-    assert [name for name in loose if any(other.startswith(f"{name}.") for other in TREES)] == ["serving"]
+    assert [name for name in loose if any(other.startswith(f"{name}.") for other in MODULES)] == ["serving"]
 
 
 def test_rooms_import_only_the_rooms_that_they_stand_on() -> None:
     """Whoever wants an arrow more draws it in ROOMS, and says why in docs/architecture.md."""
     wrong = [
         f"{name}:{found.line} ({room_of(name)}) imports {found.module} ({room_of(found.module)})"
-        for name, all_found in IMPORTS.items()
+        for name, all_found in find_imports().items()
         for found in all_found
-        if found.module in TREES
+        if found.module in MODULES
         and room_of(name) not in (COMMAND_LINE, room_of(found.module))
         and room_of(found.module) not in (ROOMS.get(room_of(name), set()) | {VOCABULARY})
         and (name, room_of(found.module)) not in AGAINST
@@ -323,10 +336,10 @@ def test_the_vocabulary_stands_on_nothing() -> None:
     """All may import it, so it imports no room."""
     wrong = [
         (name, found.module)
-        for name, all_found in IMPORTS.items()
+        for name, all_found in find_imports().items()
         if room_of(name) == VOCABULARY
         for found in all_found
-        if found.module in TREES and room_of(found.module) != VOCABULARY
+        if found.module in MODULES and room_of(found.module) != VOCABULARY
     ]
 
     assert wrong == []
@@ -340,13 +353,16 @@ def test_rooms_make_no_circle() -> None:
 def test_no_rule_is_left_over() -> None:
     """A room that is gone, an arrow that nobody uses or an exception that is over would let others in."""
     used = {
-        (name, room_of(found.module)) for name in IMPORTS for found in IMPORTS[name] if found.module in TREES
+        (name, room_of(found.module))
+        for name in find_imports()
+        for found in find_imports()[name]
+        if found.module in MODULES
     }
     arrows = {(room_of(name), target) for name, target in used if (name, target) not in AGAINST}
 
     assert {(room, other) for room, others in ROOMS.items() for other in others} - arrows == set()
     assert AGAINST.keys() - used == set()
-    assert ROOMS.keys() - {room_of(name) for name in TREES} == set()
+    assert ROOMS.keys() - {room_of(name) for name in MODULES} == set()
 
 
 # ---- libraries, and modules that few may import
@@ -367,7 +383,7 @@ MODELS = ("serving.runtimes", "serving.acceleration")
 # The modules of the autoscaler but one, which nodes import too; the package itself is empty.
 AUTOSCALER = tuple(
     name
-    for name in TREES
+    for name in MODULES
     if within(name, "autoscaler") and name not in ("autoscaler", "autoscaler.node_memory")
 )
 # What modules (those below the first, except those below the second) must not import.
@@ -465,7 +481,7 @@ def test_import_direction(package: str, besides: tuple[str, ...], banned: tuple[
     """Nothing below the package imports what is banned there."""
     found = [
         f"{name}:{found.line} imports {found.module}"
-        for name, all_found in IMPORTS.items()
+        for name, all_found in find_imports().items()
         if within(name, package) and not within(name, *besides, DEMO)
         for found in all_found
         if within(found.module, *banned) and found.module != name
@@ -478,7 +494,7 @@ def test_the_gateway_asks_nodes_by_their_methods() -> None:
     """What a pool shares with a node is the pool's matter."""
     wrong = [
         f"{name}:{node.lineno} reads {ast.unparse(node)}"
-        for name, tree in TREES.items()
+        for name, tree in parse_modules()
         if within(name, "serving.gateway")
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("shared", "marks")
@@ -501,7 +517,7 @@ def test_nobody_asks_what_a_framework_is_called() -> None:
     folders = tuple(one.load.rpartition(".")[0] for one in records)
     naming = {
         f"{name}:{line}": name
-        for name, tree in TREES.items()
+        for name, tree in parse_modules()
         if not within(name, *folders)
         for line, text in text_constants(tree)
         if text in names or (within(text, *folders) and name != "serving.frameworks")
@@ -528,10 +544,10 @@ def test_the_names_of_the_table_are_there() -> None:
     for framework in load_frameworks().values():
         for path in (framework.load, framework.convert_files, framework.tiny_model):
             module, _, name = path.partition(":")
-            tree = TREES[module] if path else ast.parse("")
+            tree = parse_module(module) if path else ast.parse("")
             assert not path or name in {getattr(node, "name", "") for node in tree.body}, path
         for module in framework.preload:
-            assert not module.startswith("serving.") or module in TREES, module
+            assert not module.startswith("serving.") or module in MODULES, module
 
 
 def loaded_by(*starts: str) -> set[str]:
@@ -542,7 +558,7 @@ def loaded_by(*starts: str) -> set[str]:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            waiting += [one.module for one in IMPORTS.get(name, []) if not one.lazy]
+            waiting += [one.module for one in find_imports().get(name, []) if not one.lazy]
             waiting += [name.rpartition(".")[0]] if "." in name else []
     return found
 
@@ -602,7 +618,7 @@ STARTS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize(("start", "banned"), STARTS.items())
 def test_a_start_loads_only_what_it_runs(start: str, banned: tuple[str, ...]) -> None:
     """All else is imported lazily, where it is needed."""
-    assert start in TREES
+    assert start in MODULES
     assert [name for name in sorted(loaded_by(start)) if within(name, *banned)] == []
 
 
@@ -610,7 +626,7 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
     """`serving.config` reads it for all; two read the variables that Google's clients own."""
     readers = {
         name
-        for name, tree in TREES.items()
+        for name, tree in parse_modules()
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"})
         or (isinstance(node, ast.Name) and node.id in {"environ", "getenv"})
@@ -642,21 +658,21 @@ def test_storage_reads_one_variable() -> None:
     """STORAGE_EMULATOR_HOST, which google-cloud-storage reads by itself."""
     read = [
         node.args[0].value
-        for node in ast.walk(TREES["serving.artifacts.storage.gcs"])
+        for node in ast.walk(parse_module("serving.artifacts.storage.gcs"))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == "os.environ.get"
         and isinstance(node.args[0], ast.Constant)
     ]
 
     assert read == ["STORAGE_EMULATOR_HOST"]
-    assert ast.unparse(TREES["serving.artifacts.storage.gcs"]).count("environ") == 1
+    assert ast.unparse(parse_module("serving.artifacts.storage.gcs")).count("environ") == 1
 
 
 def test_there_is_no_import_cycle() -> None:
     """Any module can be read, and imported, on its own."""
     graph = {
-        name: {found.module for found in all_found if not found.lazy and found.module in TREES} - {name}
-        for name, all_found in IMPORTS.items()
+        name: {found.module for found in all_found if not found.lazy and found.module in MODULES} - {name}
+        for name, all_found in find_imports().items()
     }
     while leaves := {name for name, needs in graph.items() if not needs & graph.keys()}:
         graph = {name: needs for name, needs in graph.items() if name not in leaves}

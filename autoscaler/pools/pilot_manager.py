@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -32,6 +33,8 @@ StartTask = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"
 _GRACE = 0.2
 # A pilot that ran for so many seconds is stable; others are started again later each time.
 _STABLE_SECONDS = 30.0
+# So often one that was killed from outside is started again at once; nodes wait for it, so many seconds.
+_MOST_KILLS, _REPLACED_WITHIN = 3, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class PilotProcess:
         self._fork_error: OSError | None = None  # why it could not make the next spare
         self._killed = False
         self.starved = False
+        self.killed_from_outside = False
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._socket: NodeSocket | None = None
@@ -113,6 +117,7 @@ class PilotProcess:
             code = await self._wait_for_exit()
             self._read_messages()
             await asyncio.wait((output,), timeout=_GRACE)
+            self.killed_from_outside = code == -signal.SIGKILL and not self._killed
             self.starved = bool(lines.shortage) and self.ready_at is None and not self._killed
             how = describe_shortage(code, lines.shortage) if self.starved else describe_exit(code, lines.tail)
             self._mark_failed(self.reason if self._killed else f"{self.reason} The pilot {how}".strip())
@@ -311,7 +316,10 @@ class PilotProcess:
 
 
 class _PilotKeeper:
-    """Keeps the pilot of one key running: one that fails is started again, later each time."""
+    """Keeps the pilot of one key running: one that fails is started again, later each time.
+
+    `replaced` is done once `pilot` has a successor.
+    """
 
     task: asyncio.Task[None]
 
@@ -319,7 +327,14 @@ class _PilotKeeper:
         self.spec = spec
         self._timing = timing
         self.pilot = PilotProcess(spec, timing)
+        self.replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._kills = 0
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def restarts_at_once(self) -> bool:
+        """Whether its pilot has ended and is started again without a pause: it was not to blame."""
+        return self.pilot.killed_from_outside and self._kills < _MOST_KILLS
 
     async def keep_running(self) -> None:
         """Runs until cancelled, and then until the pilot has ended."""
@@ -331,16 +346,27 @@ class _PilotKeeper:
                 logger.exception("the pilot %s was lost", self.spec.key)
                 self.pilot.mark_stopped()
             ready_at = self.pilot.ready_at
-            stable = ready_at is not None and time.monotonic() - ready_at > _STABLE_SECONDS
-            if not self.pilot.starved:
-                failures = 1 if stable else failures + 1
+            if ready_at is not None and time.monotonic() - ready_at > _STABLE_SECONDS:
+                self._kills = failures = 0
             timing = self._timing
-            delay = timing.shortage_retry if self.pilot.starved else timing.first_retry * 2 ** (failures - 1)
-            await asyncio.sleep(min(delay, timing.longest_retry))
+            if self.pilot.starved:
+                await asyncio.sleep(timing.shortage_retry)
+            elif self.restarts_at_once:
+                self._kills += 1
+            else:
+                failures += 1
+                await asyncio.sleep(min(timing.first_retry * 2 ** (failures - 1), timing.longest_retry))
             self.pilot = PilotProcess(self.spec, timing)
+            self._mark_replaced()
+            self.replaced = asyncio.get_running_loop().create_future()
+
+    def _mark_replaced(self) -> None:
+        if not self.replaced.done():
+            self.replaced.set_result(None)
 
     def stop(self) -> None:
         self.cancel_stop()
+        self._mark_replaced()
         self.pilot.mark_stopped()
         self.task.cancel()
 
@@ -393,15 +419,19 @@ class PilotManager:
 
     def can_fork(self, spec: PilotSpec) -> bool:
         """Whether it can fork now or soon."""
-        return self._state_of(spec) in (PilotState.READY, PilotState.STARTING)
+        keeper = self._find_keeper(spec)
+        if keeper is None:
+            return False
+        return keeper.pilot.state in (PilotState.READY, PilotState.STARTING) or keeper.restarts_at_once
 
     def is_ready(self, spec: PilotSpec) -> bool:
         """Whether it can fork now."""
-        return self._state_of(spec) is PilotState.READY
+        keeper = self._find_keeper(spec)
+        return keeper is not None and keeper.pilot.state is PilotState.READY
 
-    def _state_of(self, spec: PilotSpec) -> PilotState | None:
+    def _find_keeper(self, spec: PilotSpec) -> _PilotKeeper | None:
         keeper = self._keepers.get(spec.key)
-        return None if keeper is None or keeper.spec != spec else keeper.pilot.state
+        return None if keeper is None or keeper.spec != spec else keeper
 
     async def wait_until_settled(self, within: float) -> None:
         """Wait until each is ready or has failed; at most `within` seconds."""
@@ -439,15 +469,24 @@ class PilotManager:
         return "" if pilot is None else pilot.address
 
     async def _wait_for_pilot(self, spec: PilotSpec) -> PilotProcess | None:
-        """The pilot once it is ready; waits for one that starts, but not for long."""
-        keeper = self._keepers.get(spec.key)
-        if keeper is None or keeper.spec != spec:
-            return None
-        pilot = keeper.pilot
-        if pilot.state is PilotState.STARTING:
-            left = pilot.started_at + self._timing.pilot_start - time.monotonic()
-            await asyncio.wait((pilot.settled,), timeout=max(0.0, left))
-        return pilot if pilot.state is PilotState.READY else None
+        """The pilot once it is ready; waits for one that starts, but not for long.
+
+        Also for the successor of one that is killed meanwhile: cold starts would import the same beside it.
+        """
+        keeper = self._find_keeper(spec)
+        while keeper is not None:
+            pilot = keeper.pilot
+            if pilot.state is PilotState.STARTING:
+                left = pilot.started_at + self._timing.pilot_start - time.monotonic()
+                await asyncio.wait((pilot.settled,), timeout=max(0.0, left))
+            if pilot.state is PilotState.READY:
+                return pilot
+            if not keeper.restarts_at_once:
+                return None
+            await asyncio.wait((keeper.replaced,), timeout=_REPLACED_WITHIN)
+            if keeper.pilot is pilot:  # it is being stopped, or does not end
+                return None
+        return None
 
     def list_status(self) -> list[PilotStatus]:
         """The status of all pilots, by key."""

@@ -390,28 +390,40 @@ def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: 
     run(main)
 
 
-def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again() -> None:
-    """Meanwhile nodes start cold."""
+def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nodes wait for its successor: a cold start would import the same, beside it."""
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.start_pilots([TINY])
         (before,) = await ready_pilots(pool)
         forked = await start(pool, "forked")
         os.kill(before.pid or 0, signal.SIGKILL)
-        await asyncio.to_thread(
-            until, lambda: pool.list_pilots()[0].state is PilotState.FAILED, "the death is noticed"
-        )
-        assert "SIGKILL" in pool.list_pilots()[0].reason
-        assert not pool.can_fork(spec("echo"))
-        cold = await start(pool, "cold")
-        (after,) = await ready_pilots(pool)
+        await asyncio.to_thread(until, lambda: "SIGKILL" in caplog.text, "the death is noticed")
+        assert pool.can_fork(spec("echo"))
         again = await start(pool, "again")
+        (after,) = await ready_pilots(pool)
 
         assert after.pid != before.pid
-        assert [node.forked for node in (forked, cold, again)] == [True, False, True]
+        assert [node.forked for node in (forked, again)] == [True, True]
         assert await ask(forked, "still here") == "forked still here"
 
-    run(main, timing=replace(PATIENT, first_retry=3.0))
+    run(main, timing=replace(PATIENT, first_retry=HANG_SECONDS))
+
+
+def test_a_pilot_that_is_killed_each_time_is_not_waited_for(preload: Any) -> None:
+    """As by a lack of memory: after some times in a row nodes start cold, and it is tried again later."""
+    doomed = preload("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.start_pilots([doomed])
+        node = await start(pool, "a", doomed)
+
+        assert not node.forked
+        assert not pool.can_fork(spec("echo", pilot=doomed))
+
+    run(main, timing=replace(PATIENT, first_retry=HANG_SECONDS))
 
 
 def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:

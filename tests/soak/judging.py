@@ -166,12 +166,15 @@ def _bad_while_ready(record: Record) -> Iterator[str]:
 
 
 def bad_while_ready(asked: Iterable[Asked], probes: Iterable[Probe]) -> tuple[float, float]:
-    """For how long, and from when, all requests failed while the server said that it was ready."""
+    """For how long, and from when, all requests failed while the server said that it was ready.
+
+    One that hangs while others are answered fails from the last of these answers on.
+    """
     ready = list(_spans(sorted(probes, key=lambda probe: probe.at), lambda probe: probe.ready, _moment))
     bad = (
         span
         for together in _without_pauses(sorted(asked, key=lambda one: one.end))
-        for span in _spans(together, lambda one: one.failed, lambda one: (one.start, one.end))
+        for span in _failures(together)
     )
     overlaps = (
         (min(end, until) - max(start, since), max(start, since))
@@ -179,6 +182,18 @@ def bad_while_ready(asked: Iterable[Asked], probes: Iterable[Probe]) -> tuple[fl
         for since, until in ready
     )
     return max((overlap for overlap in overlaps if overlap[0] > 0), default=(0.0, 0.0))
+
+
+def _failures(asked: Iterable[Asked]) -> Iterator[tuple[float, float]]:
+    """From the start of the first to the end of the last, of each run of failures between two answers."""
+    answered = 0.0
+    for failed, run in itertools.groupby(asked, lambda one: one.failed):
+        together = list(run)
+        last = max(one.end for one in together)
+        if failed:
+            yield max(answered, min(one.start for one in together)), last
+        else:
+            answered = last
 
 
 def _without_pauses(asked: Sequence[Asked]) -> Iterator[list[Asked]]:

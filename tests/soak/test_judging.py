@@ -134,6 +134,17 @@ def test_one_success_ends_a_bad_time() -> None:
     assert since == 25
 
 
+def test_a_request_that_hangs_beside_others_that_are_answered_is_no_bad_time() -> None:
+    """What failed in the end began before those that were answered; all of them failed only after these."""
+    hung = asked(20, 0, seconds=7)
+    requests = [*failing(20, 21), Asked("forest", 26, 26.05, 200), hung, *failing(27, 28)]
+
+    seconds, since = bad_while_ready(requests, GOOD.probes)
+
+    assert seconds == pytest.approx(1.9)
+    assert since == 26.05
+
+
 @pytest.mark.parametrize(
     ("what", "first", "last", "wrong"),
     [

@@ -16,7 +16,7 @@ from batch.beam import staging
 from batch.messages import ModelSource
 from serving.errors import FailedPrecondition, InvalidArgument
 from tests.bounds import HANG_SECONDS
-from tests.test_layout import IMPORTS, OURS, TREES
+from tests.test_layout import MODULES, OURS, find_imports
 
 # Where what is imported comes from, if its name does not say it.
 SOURCES = {
@@ -49,8 +49,8 @@ def imported_by(*roots: str) -> set[str]:
         if module in seen:
             continue
         seen.add(module)
-        for one in IMPORTS[module]:
-            if one.module in TREES:
+        for one in find_imports()[module]:
+            if one.module in MODULES:
                 waiting.append(one.module)
             elif one.module.partition(".")[0] not in sys.stdlib_module_names:
                 found.add(one.module)

@@ -244,6 +244,7 @@ ROOMS: dict[str, set[str]] = {
     "serving/gateway/console": {
         "autoscaler",
         "serving/gateway/access",
+        "serving/gateway/access/policy",
         "serving/gateway/api",
         "serving/gateway/audit",
         "serving/gateway/control",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Final
 
@@ -49,6 +49,7 @@ class AccessControl:
         self._tokens: dict[str, TokenRecord] = {}
         self._policies: PoliciesByResource = {}
         self._allowed: set[tuple[Caller, str]] = set()
+        self._last_uses: dict[str, float] = {}
         self._rejected_count = 0
         self._log_muted_until = 0.0
         self._refresh_fails = False
@@ -85,6 +86,25 @@ class AccessControl:
             changed = await self._thread.run(self._store.load_if_changed)
             if changed is not None:
                 self._tokens = {record.hash: record for record in changed}
+
+    async def list_tokens(self) -> Sequence[TokenRecord]:
+        """All tokens, oldest first. Raises Unavailable."""
+        return await self._thread.run(self._store.load)
+
+    async def put_token(self, record: TokenRecord) -> None:
+        """Add a token; it is valid when this returns. Raises Unavailable."""
+        await self._thread.run(self._store.put, record)
+        await self.refresh_tokens()
+
+    async def revoke_token(self, name: str) -> TokenRecord:
+        """Revoke a token; it is refused when this returns. Raises NotFound, Unavailable."""
+        record = await self._thread.run(self._store.revoke, name, self._clock())
+        await self.refresh_tokens()
+        return record
+
+    def get_last_use(self, token: str) -> float | None:
+        """When a token with this id was last used, in seconds since the epoch; None: not since the start."""
+        return self._last_uses.get(token)
 
     def close(self) -> None:
         self._store.close()
@@ -147,8 +167,10 @@ class AccessControl:
             raise self._invalid_credentials_error(
                 "unknown" if has_token_format(token) else "no token of this server"
             )
-        if trouble := record.describe_invalidity(self._clock()):
+        now = self._clock()
+        if trouble := record.describe_invalidity(now):
             raise self._invalid_credentials_error(f"{trouble} (id {record.name}, {record.principal})")
+        self._last_uses[record.name] = now
         return Caller(record.principal)
 
     def _invalid_credentials_error(self, reason: str) -> Unauthenticated:

@@ -23,6 +23,7 @@ from serving.errors import (
 from serving.gateway.api.request_io import Endpoint
 from serving.gateway.console.forms import ANTI_FORGERY_FIELD
 from serving.gateway.console.pages import (
+    access,
     audit,
     deploy,
     doctor,
@@ -61,6 +62,7 @@ PAGES = (
     deploy,
     operations,
     trials,
+    access,
     audit,
     doctor,
     settings,

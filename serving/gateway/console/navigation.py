@@ -20,6 +20,7 @@ NAVIGATION: Sequence[NavigationItem] = (
     NavigationItem("Jobs", "/projects/{project}/jobs", "projects.jobs.list"),
     NavigationItem("Deploy", "/projects/{project}/deploy", "projects.models.create"),
     NavigationItem("Operations", "/projects/{project}/operations", "projects.operations.list"),
+    NavigationItem("Access", "/projects/{project}/access", "pilotlight.projects.getIamPolicy"),
     NavigationItem("Audit", "/audit", "pilotlight.projects.getIamPolicy"),
     NavigationItem("Doctor", "/doctor", "pilotlight.server.getIamPolicy"),
     NavigationItem("Settings", "/settings", "pilotlight.server.getIamPolicy"),

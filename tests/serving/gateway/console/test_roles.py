@@ -37,6 +37,8 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/operations/{operation}"): "operations.get",
     ("GET", "/projects/{project}/operations/{operation}/progress"): "operations.get",
     ("POST", "/projects/{project}/operations/{operation}/cancel"): "operations.cancel",
+    ("GET", "/projects/{project}/access"): "the owner's and the editor's",
+    ("POST", "/projects/{project}/access/members"): "the owner's",
     ("GET", "/audit"): "the owner's and the editor's",
 }
 # Those that tell of the whole server: the role must be one on it.
@@ -44,6 +46,8 @@ OF_THE_SERVER = {
     ("GET", "/doctor"): "the owner's and the editor's",
     ("GET", "/doctor/results"): "the owner's and the editor's",
     ("GET", "/settings"): "the owner's and the editor's",
+    ("POST", "/projects/{project}/access/tokens"): "the owner's",
+    ("POST", "/projects/{project}/access/tokens/{token}/revocation"): "the owner's",
 }
 # They begin something where they are allowed, and are tried with roles that are not.
 BEGINNING = {("POST", "/doctor"): "the owner's and the editor's"}
@@ -52,6 +56,7 @@ OFFERED = {
     "/projects/p/jobs": "jobs.list",
     "/projects/p/deploy": "models.create",
     "/projects/p/operations": "operations.list",
+    "/projects/p/access": "the owner's and the editor's",
     "/audit": "the owner's and the editor's",
 }
 OFFERED_OF_THE_SERVER = {
@@ -71,7 +76,7 @@ def test_no_page_is_outside_the_table() -> None:
 
 async def ask(browser: Browser, verb: str, path: str) -> str:
     """What an answer says about the visitor. What is asked for is not there, so that nothing happens."""
-    address = ROOT + path.format(project="p", model="m", version="v", job="j", operation="o")
+    address = ROOT + path.format(project="p", model="m", version="v", job="j", operation="o", token="t")
     if verb == "GET":
         response = await browser.client.get(address)
     else:

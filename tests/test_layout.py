@@ -252,6 +252,7 @@ ROOMS: dict[str, set[str]] = {
         "serving/gateway/state",
         "serving/protocols",
         "serving/transport",
+        "tuning/metrics",
     },
     "serving/gateway": {
         "autoscaler",
@@ -468,6 +469,7 @@ NAMING_FRAMEWORKS: dict[str, str] = {
     "serving.cli.flags.training_flags": "a scale tier has that name too",
     "serving.gateway.audit.method_names": "a protocol has that name too",
     "serving.gateway.catalog.training_replicas": "which models built-in algorithms make; a scale tier",
+    "serving.gateway.console.pages.training_jobs": "a scale tier has that name too",
     "serving.gateway.state.migrations": "what records of earlier releases say",
     "serving.predictor.program": "other interpreters run it, which have nothing of ours",
     "serving.predictor.runtime_versions": "what Google's releases had installed",

@@ -399,6 +399,7 @@ class Gateway:
     def _create_console(self) -> AsgiApp:
         from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
         from serving.gateway.console.health_checks import HealthCheckRunner  # noqa: PLC0415
+        from serving.gateway.console.metric_curves import MetricCurveReader  # noqa: PLC0415
         from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
 
         return ConsoleApp(
@@ -412,6 +413,7 @@ class Gateway:
                 cluster_status=self._cluster_status,
                 inspect_files=self._deployer.inspect_files,
                 health_checks=HealthCheckRunner(self._config, self._environment),
+                metric_curves=MetricCurveReader(),
             )
         )
 

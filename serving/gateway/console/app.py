@@ -32,6 +32,7 @@ from serving.gateway.console.pages import (
     overview,
     prediction_jobs,
     settings,
+    training_jobs,
     trials,
     versions,
 )
@@ -59,6 +60,7 @@ PAGES = (
     versions,
     jobs,
     prediction_jobs,
+    training_jobs,
     deploy,
     operations,
     trials,

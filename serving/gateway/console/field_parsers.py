@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
 
-from serving.errors import InvalidArgument
+from serving.errors import InvalidArgument, ServingError
+
+_BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def parse_labels(text: str) -> dict[str, str]:
@@ -30,3 +34,31 @@ def split_lines(text: str) -> Sequence[str]:
 def drop_empty(**fields: object) -> dict[str, object]:
     """Those of the fields that have a value: the API takes its defaults for the others."""
     return {name: value for name, value in fields.items() if value not in ("", None, [], {})}
+
+
+def parse_json_object(text: str, field: str) -> dict[str, object]:
+    """{} for an empty text. Raises InvalidArgument."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise InvalidArgument(f"That is no JSON: {error}.", field=field) from error
+    if not isinstance(found, dict):
+        raise InvalidArgument("That must be an object: {...}.", field=field)
+    return found
+
+
+def locate_error(
+    error: ServingError | None, fields: Collection[str], renamed: Mapping[str, str]
+) -> dict[str, str]:
+    """What an error says about a field of a form, by the field's name; {} where it is about none of them.
+
+    Errors of the API name fields as `training_input.job_dir`; `renamed` are those that forms call otherwise.
+    """
+    if error is None or not error.field:
+        return {}
+    _, _, description = error.message.partition(" Error: ")
+    for part in re.split(r"[.\[]", _BEFORE_CAPITAL.sub("_", error.field).lower()):
+        name = renamed.get(part, part)
+        if name in fields:
+            return {name: description or error.message}
+    return {}

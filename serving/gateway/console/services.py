@@ -10,6 +10,7 @@ from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.console.health_checks import HealthCheckRunner
+from serving.gateway.console.metric_curves import MetricCurveReader
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.state.catalog_state import CatalogState
@@ -32,3 +33,4 @@ class ConsoleServices:
     cluster_status: ClusterStatus
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]
     health_checks: HealthCheckRunner
+    metric_curves: MetricCurveReader

@@ -1,0 +1,157 @@
+"""Submits training jobs by form, and draws the metrics of those that run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.responses import Response
+
+from serving.errors import ServingError, http_status
+from serving.gateway.console.field_parsers import (
+    drop_empty,
+    locate_error,
+    parse_json_object,
+    parse_labels,
+    split_lines,
+)
+from serving.gateway.console.forms import EMPTY_FORM, Form
+from serving.gateway.console.line_charts import LineChart, draw_chart
+from serving.gateway.console.metric_curves import find_local_folder
+from serving.gateway.console.pages.jobs import FINAL_STATES, JOB_PATH
+from serving.gateway.console.visit import Visit, action, page
+
+Json = dict[str, Any]
+
+_PATH = "/projects/{project}/new-training-job"
+_TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "BASIC_TPU", "CUSTOM")
+_DEFAULT_REGION = "us-central1"
+_FIELDS = frozenset(
+    {
+        "job",
+        "package_uris",
+        "python_module",
+        "args",
+        "job_dir",
+        "runtime_version",
+        "scale_tier",
+        "worker_count",
+        "parameter_server_count",
+        "evaluator_count",
+        "master_type",
+        "hyperparameters",
+        "deploy_model",
+        "deploy_version",
+        "region",
+        "labels",
+    }
+)
+_RENAMED = {
+    "job_id": "job",
+    "deploy": "deploy_model",
+    "worker_type": "master_type",
+    "parameter_server_type": "master_type",
+    "evaluator_type": "master_type",
+}
+_MAX_CHARTS = 12
+_MAX_LINES = 30
+
+
+async def show_form(visit: Visit) -> Response:
+    return _render_form(visit, EMPTY_FORM, None)
+
+
+async def submit_job(visit: Visit) -> Response:
+    form, project = await visit.read_form(), visit.path["project"]
+    try:
+        await visit.call("projects.jobs.create", body=_build_job(form), project=project)
+    except ServingError as error:
+        return _render_form(visit, form, error)
+    return visit.redirect(
+        JOB_PATH.format(project=project, job=form["job"]), notice="The job is in the queue."
+    )
+
+
+def _render_form(visit: Visit, form: Form, error: ServingError | None) -> Response:
+    return visit.render(
+        "training_job_form.html",
+        status=200 if error is None else http_status(error),
+        error=error,
+        field_errors=locate_error(error, _FIELDS, _RENAMED),
+        form=form,
+        job_id=form["job"] or f"training_{time.strftime('%Y%m%d_%H%M%S', time.gmtime())}",
+        tiers=[(one, one) for one in _TIERS],
+    )
+
+
+def _build_job(form: Form) -> Json:
+    """Raises InvalidArgument."""
+    machine = form["master_type"]
+    counts = {name: form[f"{name}_count"] for name in ("worker", "parameter_server", "evaluator")}
+    given = {
+        "region": form["region"] or _DEFAULT_REGION,
+        **drop_empty(
+            packageUris=split_lines(form["package_uris"]),
+            pythonModule=form["python_module"],
+            args=split_lines(form["args"]),
+            jobDir=form["job_dir"],
+            runtimeVersion=form["runtime_version"],
+            scaleTier=form["scale_tier"],
+            workerCount=counts["worker"],
+            parameterServerCount=counts["parameter_server"],
+            evaluatorCount=counts["evaluator"],
+            masterType=machine,
+            workerType=machine if counts["worker"] else "",
+            parameterServerType=machine if counts["parameter_server"] else "",
+            evaluatorType=machine if counts["evaluator"] else "",
+            hyperparameters=parse_json_object(form["hyperparameters"], "hyperparameters"),
+        ),
+    }
+    options = drop_empty(deploy=drop_empty(model=form["deploy_model"], version=form["deploy_version"]))
+    return {
+        "jobId": form["job"],
+        "trainingInput": given,
+        **drop_empty(labels=parse_labels(form["labels"]), trainingOptions=options),
+    }
+
+
+async def show_curves(visit: Visit) -> Response:
+    """The metrics of a training job, a chart for each, until it has ended."""
+    project, job_id = visit.path["project"], visit.path["job"]
+    job = await visit.call("projects.jobs.get", project=project, job=job_id)
+    return visit.render_partial(
+        "_metric_curves.html",
+        done=job.get("state") in FINAL_STATES,
+        project=project,
+        id=job_id,
+        charts=await _draw_charts(visit, job),
+    )
+
+
+async def _draw_charts(visit: Visit, job: Json) -> list[LineChart]:
+    """Of trials, the metric that is tuned; of other jobs, what event files in a local job folder have."""
+    given = job.get("trainingInput", {})
+    if "hyperparameters" in given:
+        metric = given["hyperparameters"].get("hyperparameterMetricTag") or "training/hptuning/metric"
+        trials = job.get("trainingOutput", {}).get("trials", [])[-_MAX_LINES:]
+        lines = {f"trial {one['trialId']}": _read_points(one) for one in trials}
+        return [draw_chart(metric, lines)] if any(lines.values()) else []
+    folder = find_local_folder(given.get("jobDir", ""))
+    if folder is None:
+        return []
+    curves = await visit.console.metric_curves.read(folder)
+    return [
+        draw_chart(tag, dict(list(lines.items())[:_MAX_LINES]))
+        for tag, lines in sorted(curves.items())[:_MAX_CHARTS]
+    ]
+
+
+def _read_points(trial: Json) -> list[tuple[float, float]]:
+    return [
+        (float(one.get("trainingStep") or 0), float(one["objectiveValue"]))
+        for one in trial.get("allMetrics", [])
+        if "objectiveValue" in one
+    ]
+
+
+ROUTES = (page(_PATH, show_form), action(_PATH, submit_job), page(f"{JOB_PATH}/curves", show_curves))

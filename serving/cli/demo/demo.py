@@ -10,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import math
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from urllib.parse import quote
+
+import typer
 
 from serving import config
 from serving.errors import Internal
@@ -37,6 +40,9 @@ _TIMEOUT_SECONDS = 180.0
 _IDLE_SECONDS = 3
 _BATCH_RECORDS = 1000
 _JOB_ROWS = 5
+# Of the traffic of `--stay`: how long a model has its turn, and the time between two requests.
+_TURN_SECONDS = 8.0
+_PAUSE_SECONDS = 0.15
 _TRAINING_JOB, _BATCH_JOB = "demo_training", "demo_batch"
 _COMMAND = "from serving.cli import main; main()"
 
@@ -64,7 +70,13 @@ class TrainedModel:
         return self.kind.replace("-", "_")
 
 
-def demo() -> None:
+def demo(
+    *,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="Go on with some traffic until Ctrl-C, to be watched in the console."),
+    ] = False,
+) -> None:
     """Train a model as a job, deploy one of each kind, predict, scale to zero and back, run a batch job.
 
     Nothing stays behind. Exits with 0 only if every prediction was right.
@@ -85,6 +97,8 @@ def demo() -> None:
             httpx.Client(base_url=server, timeout=_TIMEOUT_SECONDS) as plain,
         ):
             _print_step(f"Server at {server}, files in {bucket.description}")
+            if stay:
+                _print_console(server)
             google = _create_google_client(server) if "googleapiclient" in installed else None
             _submit_training(plain, folder, bucket)
             for model in trained:
@@ -98,10 +112,16 @@ def demo() -> None:
             if "apache_beam" in installed:
                 _check_batch(plain, next(model for model in trained if model.kind == "xgboost"), bucket)
             _print_example(server, trained[0])
+            if stay:
+                _print_step(f"All predictions were right ({time.monotonic() - started:.0f} s)")
+                _print_console(server)
+                _send_traffic(plain, trained)
+                return
     _print_step(
         f"All predictions were right ({time.monotonic() - started:.0f} s). Start your own server with"
     )
-    print("\n    pilotlight serve\n\nand go on with the examples in README.md.")
+    print("\n    pilotlight serve\n\nand go on with the examples in README.md. To watch one in a browser:")
+    print("\n    pilotlight demo --stay\n")
 
 
 # ---- the parts
@@ -206,6 +226,8 @@ def _open_file_store(folder: Path, installed: frozenset[str]) -> Generator[_File
         return
     from gcp_storage_emulator.server import create_server  # noqa: PLC0415
 
+    # It logs as an error that a file is asked for which is not there: a job asks whether its folder is free.
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
     port = _find_free_port()
     emulator = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
     emulator.start()
@@ -435,6 +457,29 @@ def _is_equal(got: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return isinstance(got, list) and len(got) == len(wanted) and all(map(_is_equal, got, wanted))
     return bool(got == wanted)
+
+
+def _send_traffic(plain: httpx.Client, trained: Sequence[TrainedModel]) -> None:
+    """Requests until Ctrl-C: for the first model all the time, for the others in turn, so that they sleep."""
+    import httpx  # noqa: PLC0415
+
+    _print_step("Requests come until you press Ctrl-C: versions wake, and sleep again")
+    first, *others = trained
+    started = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            turn = int((time.monotonic() - started) / _TURN_SECONDS)
+            for model in (first, others[turn % len(others)]) if others else (first,):
+                path = f"/v1/{_format_model_name(model)}:predict"
+                # One that the stopping server cuts off is no fault of the demo.
+                with contextlib.suppress(httpx.HTTPError):
+                    plain.post(path, json={"instances": model.instances})
+            time.sleep(_PAUSE_SECONDS)
+    _print_step("Stopping")
+
+
+def _print_console(server: str) -> None:
+    _print_step(f"Watch it: {server}/console/?project={PROJECT}")
 
 
 def _print_example(server: str, model: TrainedModel) -> None:

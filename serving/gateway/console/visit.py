@@ -17,7 +17,7 @@ from serving.gateway.api.request_io import json_response
 from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_from_error
 from serving.gateway.console import api_calls, forms
 from serving.gateway.console.forms import Form
-from serving.gateway.console.navigation import NAVIGATION
+from serving.gateway.console.navigation import NAVIGATION, NavigationItem
 from serving.gateway.console.rendering import ROOT, TemplateResponse, build_url
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.sessions import Session, derive_anti_forgery_token
@@ -190,7 +190,7 @@ class Visit:
             "navigation": [
                 (item.title, item.path.format(project=project))
                 for item in NAVIGATION
-                if not item.method or self.may(item.method, project=project)
+                if self._is_offered(item)
             ],
             "here": self.request.url.path.removeprefix(ROOT),
             "project": project,
@@ -199,6 +199,15 @@ class Visit:
             "notice": self.notice,
             "anti_forgery_token": derive_anti_forgery_token(self.visitor),
         }
+
+    def _is_offered(self, item: NavigationItem) -> bool:
+        project = self.project
+        if not item.method or self.may(item.method, project=project):
+            return True
+        return bool(item.model_method) and any(
+            self.may(item.model_method, project=project, model=name.model)
+            for name in self.console.read_state().model_order.list_children(project)
+        )
 
 
 PageFunction = Callable[[Visit], Awaitable[Response]]

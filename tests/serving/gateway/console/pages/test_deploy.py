@@ -77,3 +77,22 @@ def test_folders_are_looked_into_only_for_those_who_may_deploy_there(tmp_path: P
             await admin.post(DEPLOY, {**fields, "folder": str(tmp_path / "state")}, 400)
 
     run_console(tmp_path, main, access="on")
+
+
+def test_owners_of_a_single_model_are_led_to_its_deployment(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        for model in ("mine", "other"):
+            await world.api.call(ADMIN.principal, "POST", "/v1/projects/p/models", {"name": model})
+        await world.api.bind("projects/p/models/mine", ml_modelOwner="user:ann@example.com")
+        await world.api.bind("projects/p/models/other", ml_modelUser="user:bob@example.com")
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "model.joblib").write_bytes(b"no pickle")
+        fields = {"version": "v1", "folder": str(tmp_path / "model"), "step": "create"}
+        async with world.browser() as ann, world.browser() as bob:
+            assert "Deploy" in visible_text(await ann.sign_in(await world.api.token("user:ann@example.com")))
+            assert "The version is being created." in await ann.post(DEPLOY, {**fields, "model": "mine"})
+            await ann.post(DEPLOY, {**fields, "model": "other"}, 403)
+            page = await bob.sign_in(await world.api.token("user:bob@example.com"))
+            assert "Deploy" not in visible_text(page)
+
+    run_console(tmp_path, main, access="on")

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from autoscaler.activator import Activator, StartEstimate
 from autoscaler.decision import (
@@ -108,6 +108,11 @@ class Autoscaler:
         """The versions that may have been used since the last call: all others slept."""
         found, self._recently_active = self._recently_active, set(self._awake)
         return found
+
+    @property
+    def awake(self) -> Collection[str]:
+        """The versions that have nodes or requests, or are about to."""
+        return self._awake.keys()
 
     @property
     def versions(self) -> Mapping[str, VersionScaler]:

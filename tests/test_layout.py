@@ -248,6 +248,7 @@ ROOMS: dict[str, set[str]] = {
         "serving/gateway/api",
         "serving/gateway/audit",
         "serving/gateway/control",
+        "serving/gateway/observability",
         "serving/gateway/shared",
         "serving/gateway/state",
         "serving/protocols",

@@ -33,6 +33,7 @@ from serving.gateway.api.in_process import AsgiApp, InProcessApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
 from serving.gateway.api.introspection.status import StatusApi
+from serving.gateway.api.introspection.version_history import VersionHistoryApi
 from serving.gateway.api.introspection.version_logs import VersionLogsApi
 from serving.gateway.api.jobs import JobsApi
 from serving.gateway.api.log_entries import LogEntriesApi
@@ -65,6 +66,7 @@ from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
+from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.observability.metric_definitions import SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.observers import PredictionObservers
@@ -232,6 +234,7 @@ class Gateway:
         self._cluster_status = ClusterStatus(
             lambda: self._catalog.state, self._activator, self._autoscaler, self._pool
         )
+        self._history = HistoryRecorder(lambda: self._autoscaler.awake, self._pool, self._prediction_stats)
         self._statistics = ModelStatistics(self._cluster_status, self._prediction_stats)
         self._metrics = Metrics(
             self._cluster_status,
@@ -321,6 +324,7 @@ class Gateway:
             "pilotlight.nodes": status.list_nodes,
             "pilotlight.models.why": status.explain_model,
             "pilotlight.versions.why": status.explain_version,
+            "pilotlight.versions.history": VersionHistoryApi(self._history, lambda: self._catalog.state).get,
             "pilotlight.versions.logs": logs.get,
             "pilotlight.versions.acceleration": AccelerationApi(
                 self._deployer, lambda: self._catalog.state
@@ -411,6 +415,7 @@ class Gateway:
                 audit=self._audit,
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
+                history=self._history,
                 inspect_files=self._deployer.inspect_files,
                 health_checks=HealthCheckRunner(self._config, self._environment),
                 metric_curves=MetricCurveReader(),
@@ -498,6 +503,7 @@ class Gateway:
             self._reconciler.start(self._catalog),
             self._watchdog.start(self._supervisor),
             self._pruner.start(self._supervisor),
+            self._history.start(self._supervisor),
         ]
         if self._access is not None:
             loops.append(self._access.start(self._supervisor))
@@ -520,6 +526,7 @@ class Gateway:
         for before, after in commit.iter_changed_versions():
             if before is not None and after is None:
                 self._metrics.forget_version(before.uid)
+                self._history.forget_version(before.uid)
         if self._is_ready:
             self._reconciler.apply_commit(commit)
             self._jobs.fail_orphaned_jobs(commit.after)

@@ -13,6 +13,7 @@ from serving.gateway.console.health_checks import HealthCheckRunner
 from serving.gateway.console.metric_curves import MetricCurveReader
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
+from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.state.catalog_state import CatalogState
 from serving.resources import Version
 
@@ -31,6 +32,7 @@ class ConsoleServices:
     audit: AuditLog
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
+    history: HistoryRecorder
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]
     health_checks: HealthCheckRunner
     metric_curves: MetricCurveReader

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
 # What is kept of a job's files after its end: what its processes wrote to stderr, and what they log.
-_KEPT_FILES = frozenset({"log", "logs"})
+_KEPT_FILES = ("log", "logs")
 _MAX_TIMER_SECONDS = 86400.0
 _STOP_NOTE = "The server stops. The job goes on when the server is started again."
 # For logs, and for the removal of files.
@@ -127,11 +127,10 @@ class JobQueue:
         if not self._folder.is_dir():
             return
         ended = {record.uid: record.has_ended for record in state.jobs.values()}
-        # Jobs that have ended are many, and next to all of their folders are as they should be.
         for folder in self._folder.iterdir():
             if folder.name not in ended:
                 remove_folder(folder)
-            elif ended[folder.name] and not _KEPT_FILES.issuperset(path.name for path in folder.iterdir()):
+            elif ended[folder.name]:
                 self._remove_work_files(folder.name)
 
     def resume(self) -> None:

@@ -6,6 +6,7 @@ Counting a request takes a microsecond: plain integers, rendered only for a scra
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from serving.protocols.triton_extensions import InferenceStatistics, StatisticDu
 # count requests that waited for a node; `gateway` is `total` without these and without the time inside nodes.
 GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
 _TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
+_FIRST_ERROR = 400
 
 PhaseHistograms = tuple[tuple[str, HistogramSnapshot], ...]
 # The phases that Triton counts as queue: waits for a slot, for a node, and inside the node.
@@ -112,6 +114,12 @@ class VersionStats:
         self._node_phases.merge(counted)
         self._compared = _add_counts(self._compared, counted)
         self._work = self._work.with_node(counted)
+
+    def read_totals(self) -> array[int]:
+        """Answers, those with a status of 400 or more, and then answers of nodes by total latency."""
+        errors = sum(count for status, count in self.statuses.items() if status >= _FIRST_ERROR)
+        counts = self._phases.read_phase(_TOTAL).counts
+        return array("Q", (sum(self.statuses.values()), errors, *counts))
 
     def take_snapshot(self, nodes: Iterable[bytes]) -> StatsSnapshot:
         """The current counts; `nodes` are the counters of the living nodes."""

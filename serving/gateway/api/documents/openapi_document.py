@@ -198,6 +198,38 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
     ),
     "pilotlight.models.why": _info_operation("How the default version is, and why", _WHY, _WHY),
     "pilotlight.versions.why": _info_operation("How a version is, and why", _WHY, _WHY),
+    "pilotlight.versions.history": _read_operation(
+        "What a version did lately",
+        "Server",
+        object_schema(
+            {
+                "version": STRING,
+                "window": STRING,
+                "firstEnd": {"type": "integer"},
+                "grainSeconds": {"type": "integer"},
+                **dict.fromkeys(("requests", "errors", "nodes"), array_schema({"type": "integer"})),
+                **dict.fromkeys(("p50Ms", "p99Ms"), array_schema({"type": ["number", "null"]})),
+            },
+            [
+                "version",
+                "window",
+                "firstEnd",
+                "grainSeconds",
+                "requests",
+                "errors",
+                "p50Ms",
+                "p99Ms",
+                "nodes",
+            ],
+        ),
+        query=(
+            query_parameter(
+                "window",
+                {"type": "string", "enum": ["10m", "1h", "1d"]},
+                "How far back: ten minutes by the second, an hour by the minute, a day by the half hour.",
+            ),
+        ),
+    ),
     "pilotlight.versions.logs": _read_operation(
         "What a version has logged",
         "Server",

@@ -10,13 +10,18 @@ from starlette.responses import Response
 from autoscaler.pools import NodeState
 from serving.gateway.console.visit import Visit, page
 from serving.gateway.control.status import VersionSnapshot
+from serving.gateway.observability.history import Figures
+from serving.gateway.observability.history_recorder import RECENT_SECONDS
 from serving.gateway.state.records import VersionRecord
 from serving.resources import VersionState
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version on the overview; `condition` is its state in words, `nodes` are the states of its nodes."""
+    """A version on the overview; `condition` is its state in words, `nodes` are the states of its nodes.
+
+    `recent` has the figures of the last seconds, None for a version that did nothing for a day.
+    """
 
     project: str
     model: str
@@ -26,6 +31,12 @@ class VersionRow:
     nodes: tuple[str, ...]
     running: int
     queued: int
+    recent: Figures | None
+
+    @property
+    def rate(self) -> float | None:
+        """Answers per second."""
+        return None if self.recent is None else self.recent.requests / RECENT_SECONDS
 
     @property
     def path(self) -> str:
@@ -63,6 +74,7 @@ def _build_row(visit: Visit, record: VersionRecord, *, is_default: bool) -> Vers
         nodes=tuple(node.state.value for node in nodes if node.state is not NodeState.GONE),
         running=snapshot.running if snapshot else 0,
         queued=snapshot.queued if snapshot else 0,
+        recent=visit.console.history.read_recent(record.uid),
     )
 
 

@@ -13,8 +13,16 @@ from serving.gateway.console import api_calls
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
 from serving.gateway.console.rendering import format_json
+from serving.gateway.console.version_history import (
+    DEFAULT_WINDOW,
+    WINDOW_LABELS,
+    HistoryView,
+    view_history,
+)
 from serving.gateway.console.visit import Visit, action, page
 from serving.gateway.control.status import VersionSnapshot
+from serving.gateway.observability.history import WINDOWS
+from serving.gateway.state.records import VersionRecord
 from serving.http_headers import WANTS_TIMING_HEADER
 from serving.names import VersionName
 from serving.protocols import Reply
@@ -32,6 +40,10 @@ async def show_version(visit: Visit) -> Response:
 
 async def show_state(visit: Visit) -> Response:
     return visit.render_partial("_version_state.html", **await _read_state(visit))
+
+
+async def show_history(visit: Visit) -> Response:
+    return visit.render_partial("_version_history.html", **await _read_state(visit))
 
 
 async def try_prediction(visit: Visit) -> Response:
@@ -103,8 +115,21 @@ async def _read_state(visit: Visit) -> Json:
         "condition": "deleted" if record is None else describe_condition(record, snapshot),
         "warnings": () if record is None else record.version.warnings,
         "snapshot": snapshot,
+        "history": _read_history(visit, record),
+        "window_labels": WINDOW_LABELS,
         "nodes": _list_nodes(snapshot),
     }
+
+
+def _read_history(visit: Visit, record: VersionRecord | None) -> HistoryView | None:
+    """None for a version that is not scaled: it was deleted, or cannot be served."""
+    tracked = None if record is None else visit.console.cluster_status.get_tracked(record)
+    if record is None or tracked is None:
+        return None
+    window = visit.query.get("window", DEFAULT_WINDOW)
+    window = window if window in WINDOWS else DEFAULT_WINDOW
+    first_end, figures = visit.console.history.read_figures(record.uid, WINDOWS[window])
+    return view_history(window, first_end, figures, tracked.events)
 
 
 def _list_nodes(snapshot: VersionSnapshot | None) -> list[Json]:
@@ -140,6 +165,7 @@ def _read_phases(reply: Reply) -> list[tuple[str, float]]:
 ROUTES = (
     page(_PATH, show_version),
     page(f"{_PATH}/state", show_state),
+    page(f"{_PATH}/history", show_history),
     action(f"{_PATH}/predictions", try_prediction),
     action(f"{_PATH}/default", set_default),
     action(f"{_PATH}/deletion", delete_version),

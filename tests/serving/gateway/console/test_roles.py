@@ -15,6 +15,7 @@ PERMISSIONS = {
     ("GET", "/versions"): "",
     ("GET", "/projects/{project}/models/{model}/versions/{version}"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/state"): "versions.get",
+    ("GET", "/projects/{project}/models/{model}/versions/{version}/history"): "versions.get",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/predictions"): "models.predict",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/default"): "models.update",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/deletion"): "versions.delete",

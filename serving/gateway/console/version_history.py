@@ -1,0 +1,77 @@
+"""The figures of a version's last minutes, hour or day as charts, with the decisions of the autoscaler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from autoscaler.version_scaler import ScalingEvent
+from serving.gateway.console.line_charts import LineChart, draw_chart, place_across
+from serving.gateway.observability.history import WINDOWS, Figures, combine_figures
+
+WINDOW_LABELS: Final[Mapping[str, str]] = {"10m": "10 minutes", "1h": "1 hour", "1d": "1 day"}
+DEFAULT_WINDOW: Final = "10m"
+_MS_PER_SECOND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`x` is where it is on the charts; `seconds_ago` and `nodes` are told beside the reason."""
+
+    x: float
+    seconds_ago: float
+    nodes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """`total` has the figures of the whole window; the newest decision is the first."""
+
+    window: str
+    charts: tuple[LineChart, ...]
+    decisions: tuple[Decision, ...]
+    total: Figures
+
+
+def view_history(
+    window: str, first_end: int, figures: Sequence[Figures], events: Iterable[ScalingEvent]
+) -> HistoryView:
+    """`first_end` is when the first slot of the window ended; `events` are in order of time."""
+    grain = WINDOWS[window]
+    ends = range(first_end, first_end + len(figures) * grain.seconds, grain.seconds)
+    now = ends[-1]
+
+    def to_points(values: Iterable[float]) -> list[tuple[float, float]]:
+        return [(float(end - now), value) for end, value in zip(ends, values, strict=True)]
+
+    charts = [
+        draw_chart(
+            "Answers per second",
+            {
+                "all": to_points(one.requests / grain.seconds for one in figures),
+                "errors": to_points(one.errors / grain.seconds for one in figures),
+            },
+            base=0,
+        ),
+        draw_chart("Ready nodes", {"nodes": to_points(one.nodes for one in figures)}, base=0),
+    ]
+    if any(one.p50 for one in figures):
+        latencies = {
+            "p50": to_points(_to_milliseconds(one.p50) for one in figures),
+            "p99": to_points(_to_milliseconds(one.p99) for one in figures),
+        }
+        charts.insert(1, draw_chart("Latency in milliseconds", latencies, base=0))
+    decisions = [
+        Decision(place_across(event.at - now, ends[0] - now, 0), now - event.at, event.nodes, event.reason)
+        for event in events
+        if ends[0] <= event.at <= now + grain.seconds
+    ]
+    return HistoryView(window, tuple(charts), tuple(reversed(decisions)), combine_figures(figures))
+
+
+def _to_milliseconds(seconds: float) -> float:
+    """NaN where there was no answer."""
+    return seconds * _MS_PER_SECOND if seconds else math.nan

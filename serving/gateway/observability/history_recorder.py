@@ -1,0 +1,106 @@
+"""Writes the history of the versions that are awake, once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Collection
+
+from autoscaler.pools import NodePool, NodeState
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.gateway.observability.history import (
+    GRAINS,
+    Figures,
+    Grain,
+    VersionHistory,
+    combine_figures,
+    estimate_quantile,
+)
+from serving.gateway.observability.prediction_stats import PredictionStats
+
+# Of how many seconds "now" is.
+RECENT_SECONDS = 10
+_INTERVAL, _MAX_PAUSE = 1.0, 30.0
+# Seconds after which the history of a version that did nothing is empty, and dropped.
+_FORGOTTEN_AFTER = 86_400
+
+
+class HistoryRecorder:
+    """Called on the event loop; `list_awake` returns the uids of versions that may be in use."""
+
+    def __init__(
+        self,
+        list_awake: Callable[[], Collection[str]],
+        pool: NodePool,
+        stats: PredictionStats,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._list_awake = list_awake
+        self._pool = pool
+        self._stats = stats
+        self._clock = clock
+        self._histories: dict[str, VersionHistory] = {}
+        self._forgetting_at = int(clock()) + _FORGOTTEN_AFTER
+        # Those of the last second too: their last answers may have come after it.
+        self._awake: frozenset[str] = frozenset()
+
+    @property
+    def now(self) -> int:
+        return int(self._clock())
+
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
+        async def wait_interval() -> None:
+            await asyncio.sleep(_INTERVAL - time.time() % _INTERVAL)
+
+        async def record() -> None:
+            self.record_second()
+
+        return supervisor.start_loop("history", wait_interval, record, within=_MAX_PAUSE)
+
+    def read_figures(self, uid: str, grain: Grain) -> tuple[int, list[Figures]]:
+        """When the first whole slot of the grain ends, and the figures of all, the oldest first."""
+        history = self._histories.get(uid)
+        return (VersionHistory(self.now) if history is None else history).read(grain, self.now)
+
+    def read_recent(self, uid: str) -> Figures | None:
+        """The figures of the last seconds as those of one; None for a version without a history."""
+        history = self._histories.get(uid)
+        if history is None:
+            return None
+        return combine_figures(history.read(GRAINS[0], self.now, RECENT_SECONDS)[1])
+
+    def forget_version(self, uid: str) -> None:
+        self._histories.pop(uid, None)
+
+    def record_second(self) -> None:
+        """Write what happened since the last call."""
+        now, awake = self.now, frozenset(self._list_awake())
+        for uid in awake | self._awake:
+            history = self._histories.get(uid)
+            if history is None:
+                history = self._histories[uid] = VersionHistory(now)
+            history.record(now, self._take_figures(uid, history))
+        self._awake = awake
+        if now >= self._forgetting_at:
+            self._forgetting_at = now + _FORGOTTEN_AFTER
+            kept = {uid: one for uid, one in self._histories.items() if now - one.last < _FORGOTTEN_AFTER}
+            self._histories = kept
+
+    def _take_figures(self, uid: str, history: VersionHistory) -> Figures:
+        nodes = sum(node.state is NodeState.READY for node in self._pool.nodes(uid))
+        stats = self._stats.find_version(uid)
+        if stats is None:
+            return Figures(nodes=nodes)
+        totals, before = stats.read_totals(), history.totals
+        if totals == before:
+            return Figures(nodes=nodes)
+        history.totals = totals
+        requests, errors, *latencies = (
+            totals
+            if before is None
+            else array("Q", (now - then for now, then in zip(totals, before, strict=True)))
+        )
+        return Figures(
+            requests, errors, estimate_quantile(latencies, 0.5), estimate_quantile(latencies, 0.99), nodes
+        )

@@ -37,8 +37,10 @@ from training.replicas.restart_policy import Action, RestartHistory, decide_afte
 
 _MEMORY_POLL_SECONDS = 0.5
 _TRACEBACK = "Traceback (most recent call last):"
-# Lines of standard error that stand for the reason where there is no traceback.
+# Lines of standard error that stand for the reason where there is no traceback; characters of each line, and
+# of all. The log has the rest.
 _REASON_LINES = 5
+_LINE_LENGTH, _REASON_LENGTH = 1000, 6000
 
 
 class ClusterSupervisor:
@@ -262,4 +264,7 @@ def _describe_failure(replica: Replica, exit_code: int, tail: Sequence[str]) -> 
     """How it ended, with its last traceback, or the last lines that it wrote to standard error."""
     starts = [number for number, line in enumerate(tail) if line.startswith(_TRACEBACK)]
     lines = tail[starts[-1] :] if starts else tail[-_REASON_LINES:]
-    return "\n".join([describe_exit(replica, exit_code), *lines])
+    reason = "\n".join(line if len(line) <= _LINE_LENGTH else f"{line[:_LINE_LENGTH]} ..." for line in lines)
+    if len(reason) > _REASON_LENGTH:
+        reason = f"... {reason[-_REASON_LENGTH:]}"
+    return "\n".join(filter(None, [describe_exit(replica, exit_code), reason]))

@@ -111,6 +111,17 @@ def test_an_exception_is_the_reason_of_the_failure(tmp_path: Path) -> None:
     ]
 
 
+def test_a_reason_of_any_length_is_told_in_short(tmp_path: Path) -> None:
+    """The server takes no report of a megabyte, and keeps the message of each job."""
+    with JobRun(tmp_path, "raise ValueError('a' * 1_200_000)") as job:
+        failed = job.finish().failed
+
+    assert failed is not None
+    assert failed.message.startswith("The replica master 0 exited with a non-zero status of 1.")
+    assert "a ...\n" in failed.message
+    assert len(failed.message) < 7000
+
+
 def test_a_program_killed_from_outside_is_started_again(tmp_path: Path) -> None:
     source = """
         import os, signal, sys

@@ -93,6 +93,38 @@ def test_archives_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     assert find_name(broken, cut, pipe, write_tar(tmp_path / "good", IMPORT)) == "TENSORFLOW"
 
 
+def write_links(path: Path, links: Mapping[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, target in links.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member)
+    return path
+
+
+def corrupt(wheel: Path, place: int, data: bytes) -> Path:
+    """Write over a part of a wheel's only file."""
+    content = bytearray(wheel.read_bytes())
+    content[place : place + len(data)] = data
+    wheel.write_bytes(content)
+    return wheel
+
+
+def test_contents_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    """Each raises an error of another kind. One that is not caught would keep a job from ever starting."""
+    texts = {"task.py": "import tensorflow\n" * 20}
+    encrypted = write_wheel(tmp_path / "encrypted.whl", texts)
+    # The flags of the file, in the directory of the archive: the first says that a password is needed.
+    encrypted = corrupt(encrypted, encrypted.read_bytes().rindex(b"PK\x01\x02") + 8, b"\x01")
+    data_begins = 30 + len("task.py")
+    deflated = corrupt(write_wheel(tmp_path / "deflated.whl", texts), data_begins, b"\xff" * 8)
+    dangling = write_links(tmp_path / "dangling.tar.gz", {"a/task.py": "missing.py"})
+    circular = write_links(tmp_path / "circular.tar.gz", {"a/task.py": "other.py", "a/other.py": "task.py"})
+
+    for archive in (encrypted, deflated, dangling, circular):
+        assert find_name(archive) == ""
+
+
 @pytest.mark.parametrize("write", [write_wheel, write_tar])
 def test_no_more_than_a_part_of_a_huge_archive_is_unpacked(
     tmp_path: Path, write: Callable[..., Path]

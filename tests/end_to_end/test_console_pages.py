@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 pytestmark = needs_chromium
 
 STATIC = Path(rendering.__file__).parent / "static"
-PAGES = ("jobs", "new-prediction-job", "deploy", "operations")
+PAGES = (
+    "jobs",
+    "new-prediction-job",
+    "new-training-job",
+    "deploy",
+    "operations",
+    "access",
+    "../../audit",
+    "../../doctor",
+    "../../settings",
+)
 
 
 @pytest.fixture(scope="module")

@@ -319,8 +319,9 @@ class JobQueue:
         if running is not None:
             running.stop.set()
         self.start_due_jobs()
-        if is_first:
-            await self._threads.run(self.job_log(record).add_note, record.failure or record.cancellation)
+        reason = record.failure or record.cancellation
+        if is_first and reason:  # a job that has ended meanwhile has none
+            await self._threads.run(self.job_log(record).add_note, reason)
 
     async def _run_job(self, name: str, running: _ActiveJob) -> None:
         try:

@@ -254,6 +254,7 @@ def test_a_node_ignores_what_was_prepared_for_another_model(zoo: Zoo, tmp_path: 
         )
 
 
+@pytest.mark.soak
 def test_a_model_in_a_bucket_is_prepared_into_a_folder(zoo: Zoo, tmp_path: Path, emulator: Emulator) -> None:
     uri = f"gs://{emulator.bucket()}/model"
     emulator.put(f"{uri}/model.bst", (Path(zoo.folder("first")) / "model.bst").read_bytes())

@@ -50,6 +50,7 @@ def test_a_job_survives_the_loss_of_its_processes(field: Battle) -> None:
     assert field.server.call("GET", f"/jobs/{name}").json["attempt"] == 3
 
 
+@pytest.mark.soak
 def test_a_half_published_result_is_never_called_whole(
     field: Battle, front: Front, emulator_server: Emulator
 ) -> None:

@@ -247,6 +247,7 @@ def test_without_the_setting(tmp_path: Path) -> None:
     assert "--container-engine docker" in reply.error["message"]
 
 
+@pytest.mark.soak
 def test_idle_versions_have_no_container(engine: Engine, server: Server, tmp_path: Path) -> None:
     """It goes to zero, wakes with a request, and is gone when the server is killed."""
     with running_server(

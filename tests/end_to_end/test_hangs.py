@@ -231,6 +231,7 @@ def test_a_preparation_that_was_stopped_is_given_up(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.soak
 def test_what_a_model_has_left_behind_ends_with_the_server(tmp_path: Path) -> None:
     """Though it is in no group of a node, and has no parent any more."""
     with running_server(tmp_path / "state") as server:

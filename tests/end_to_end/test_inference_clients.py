@@ -297,6 +297,7 @@ def test_tensorflow_serving_over_grpc(sleeper: Server, files: Files) -> None:
     assert asked.about["reload"] == "UNIMPLEMENTED"
 
 
+@pytest.mark.soak
 def test_examples_over_grpc(sleeper: Server) -> None:
     """Classify, Regress and MultiInference of tensorflow-serving-api, and what takes no examples."""
     examples = [{"n": 0.25}, {"n": 1.0}]

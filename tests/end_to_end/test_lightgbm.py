@@ -47,6 +47,7 @@ def test_every_protocol_answers_as_lightgbm_does(protocol: str, server: Server, 
             assert np.array_equal(PROTOCOLS[protocol](model, row)["predictions"], expected)
 
 
+@pytest.mark.soak
 def test_a_job_answers_as_lightgbm_does(server: Server, booster: lgb.Booster, tmp_path: Path) -> None:
     lines = jobs.write_lines(tmp_path / "in" / "rows.jsonl", ROWS.tolist())
     job = jobs.job("flowers", str(lines), tmp_path / "out", versionName=VERSION)

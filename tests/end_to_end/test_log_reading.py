@@ -72,6 +72,7 @@ def created(server: Server, stem: str, count: int) -> list[float]:
     return seconds
 
 
+@pytest.mark.soak
 def test_reading_logs_delays_nothing_else(
     reading: Server, record_property: Callable[[str, object], None]
 ) -> None:

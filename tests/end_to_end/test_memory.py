@@ -176,7 +176,13 @@ ASKING: dict[str, Callable[[World], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", ASKING)
+# The others are left to `make soak`.
+SHORT = ("answered", "late in the node", "leaves without the answer", "gRPC")
+
+
+@pytest.mark.parametrize(
+    "way", [way if way in SHORT else pytest.param(way, marks=pytest.mark.soak) for way in ASKING]
+)
 def test_no_request_outlives_its_answer(world: World, way: str) -> None:
     """However it ends, the memory of its body is free then."""
     world.check_growth(lambda: ASKING[way](world), world.processes())
@@ -206,7 +212,9 @@ def test_idle_connections_hold_no_bodies(world: World) -> None:
         world.check_growth(ask, world.processes(), times=20)
 
 
-@pytest.mark.parametrize("way", ["answered", "late in the node", "leaves without the answer", "gRPC"])
+@pytest.mark.parametrize(
+    "way", [way if way == "answered" else pytest.param(way, marks=pytest.mark.soak) for way in SHORT]
+)
 def test_a_node_alone_keeps_nothing_either(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

@@ -61,6 +61,7 @@ def test_every_protocol_answers_as_onnxruntime_does(protocol: str, world: tuple[
             assert_equal(PROTOCOLS[protocol](model, row), own)
 
 
+@pytest.mark.soak
 def test_a_job_answers_as_onnxruntime_does(world: tuple[Server, Path], tmp_path: Path) -> None:
     server, root = world
     lines = jobs.write_lines(tmp_path / "in" / "rows.jsonl", X.tolist())

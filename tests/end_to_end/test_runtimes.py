@@ -208,6 +208,7 @@ def test_without_pilots(tmp_path: Path) -> None:
     assert server.processes() == {}
 
 
+@pytest.mark.soak
 def test_jobs_are_computed_by_the_same_interpreter(world: World, tmp_path: Path) -> None:
     """Those with a version, and those with a folder and a runtime version."""
     rows = models.data()[0][:20].tolist()

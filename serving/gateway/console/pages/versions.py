@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
 from autoscaler.pools import NodeState
-from serving.errors import ServingError
+from serving.errors import InvalidArgument, ServingError
 from serving.gateway.console import api_calls
+from serving.gateway.console.call_snippets import list_snippets
+from serving.gateway.console.field_parsers import format_labels, parse_labels
+from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
 from serving.gateway.console.rendering import format_json
@@ -31,6 +34,7 @@ Json = dict[str, Any]
 
 _PATH = "/projects/{project}/models/{model}/versions/{version}"
 _EMPTY_REQUEST = '{"instances": []}'
+_MANUAL = "manual"
 _REFUSALS = frozenset({401, 403})
 
 
@@ -65,16 +69,63 @@ async def set_default(visit: Visit) -> Response:
     return visit.redirect(_PATH.format_map(visit.path), notice="This version is the default of its model.")
 
 
+async def update_version(visit: Visit) -> Response:
+    """Change the labels, the description, and by what bounds the version is scaled."""
+    form = await visit.read_form()
+    body: Json = {
+        "description": form["description"],
+        "labels": parse_labels(form["labels"]),
+        "etag": form["etag"],
+    }
+    if form["scaling"] == _MANUAL:
+        body["manualScaling"] = {"nodes": _parse_count(form, "nodes")}
+        mask = "manualScaling.nodes"
+    else:
+        bounds = {name: _parse_count(form, name) for name in ("minNodes", "maxNodes")}
+        body["autoScaling"] = bounds
+        mask = ",".join(f"autoScaling.{name}" for name in bounds)
+    await _call(
+        visit,
+        "projects.models.versions.patch",
+        query={"updateMask": f"description,labels,{mask}"},
+        body=body,
+    )
+    return visit.redirect(_PATH.format_map(visit.path), notice="The version is changed.")
+
+
 async def delete_version(visit: Visit) -> Response:
     deletion = await _call(visit, "projects.models.versions.delete")
     path = OPERATION_PATH.format(project=visit.project, operation=deletion["name"].rpartition("/")[2])
     return visit.redirect(path, notice="The version is being deleted.")
 
 
-async def _call(visit: Visit, method: str, *, body: Json | None = None) -> Any:
+async def _call(
+    visit: Visit, method: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
+) -> Any:
     """A method of the page's version."""
     name = _read_name(visit)
-    return await visit.call(method, body=body, project=name.project, model=name.model, version=name.version)
+    return await visit.call(
+        method, query=query, body=body, project=name.project, model=name.model, version=name.version
+    )
+
+
+def _parse_count(form: Form, name: str) -> int:
+    """0 for an empty field, which stands for the default. Raises InvalidArgument."""
+    text = form[name] or "0"
+    if not text.isdecimal():
+        raise InvalidArgument(f"{text[:50]!r} is no number of nodes.", field=name)
+    return int(text)
+
+
+def _describe_scaling(version: Json) -> Json:
+    """What the form of changes begins with."""
+    manual, automatic = version.get("manualScaling"), version.get("autoScaling", {})
+    return {
+        "kind": "automatic" if manual is None else _MANUAL,
+        "nodes": (manual or {}).get("nodes", ""),
+        "minNodes": automatic.get("minNodes", ""),
+        "maxNodes": automatic.get("maxNodes", ""),
+    }
 
 
 def _read_name(visit: Visit) -> VersionName:
@@ -82,19 +133,21 @@ def _read_name(visit: Visit) -> VersionName:
 
 
 async def _render_page(visit: Visit, request: str, reply: Reply | None = None) -> Response:
-    target = f"{visit.request.base_url}v1{_PATH.format_map(visit.path)}:predict"
-    header = shlex.quote("Content-Type: application/json")
+    state = await _read_state(visit)
     return visit.render(
         "version.html",
-        **await _read_state(visit),
+        **state,
         request=request,
-        curl=f"curl {shlex.quote(target)} -H {header} -d {shlex.quote(request)}",
+        snippets=list_snippets(str(visit.request.base_url).rstrip("/"), _read_name(visit), request),
         answer=None if reply is None else reply.body.decode(errors="replace"),
         answer_status=0 if reply is None else reply.status,
         phases=[] if reply is None else _read_phases(reply),
         may_predict=visit.may(
             "projects.predict", name=_PATH.format_map(visit.path).removeprefix("/projects/")
         ),
+        may_update=visit.may("projects.models.versions.patch", **visit.path),
+        labels=format_labels(state["details"].get("labels", {})),
+        scaling=_describe_scaling(state["details"]),
         may_set_default=visit.may("projects.models.versions.setDefault", **visit.path),
         may_delete=visit.may("projects.models.versions.delete", **visit.path),
     )
@@ -168,5 +221,6 @@ ROUTES = (
     page(f"{_PATH}/history", show_history),
     action(f"{_PATH}/predictions", try_prediction),
     action(f"{_PATH}/default", set_default),
+    action(f"{_PATH}/settings", update_version),
     action(f"{_PATH}/deletion", delete_version),
 )

@@ -18,6 +18,7 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/models/{model}/versions/{version}/history"): "versions.get",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/predictions"): "models.predict",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/default"): "models.update",
+    ("POST", "/projects/{project}/models/{model}/versions/{version}/settings"): "versions.update",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/deletion"): "versions.delete",
     ("GET", "/projects/{project}/jobs"): "jobs.list",
     ("GET", "/projects/{project}/job-list"): "jobs.list",

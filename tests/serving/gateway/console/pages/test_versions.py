@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from html import unescape
 from pathlib import Path
 
 from tests.bounds import HANG_SECONDS
@@ -39,6 +40,36 @@ def test_a_failed_version_says_why_and_refuses_predictions(tmp_path: Path) -> No
             assert "HTTP 4" in visible_text(page)
             page = await browser.post(f"{PAGE}/deletion", {})
             assert "being deleted" in page
+
+    folder.mkdir()
+    (tmp_path / "state").mkdir()
+    run(tmp_path / "state", main)
+
+
+def test_scaling_and_labels_are_changed_by_form(tmp_path: Path) -> None:
+    """What is not in the form stays; a number that is none is said."""
+    folder = tmp_path / "model"
+    fields = {"scaling": "automatic", "maxNodes": "3", "labels": "team=ads", "description": "d"}
+
+    async def main(world: World) -> None:
+        await create_failed_version(world, folder)
+        async with world.browser() as browser:
+
+            async def change(status: int = 200, **changed: str) -> str:
+                page = await browser.open(PAGE)
+                etag = unescape(page.partition('name="etag" value="')[2].partition('"')[0])
+                return await browser.post(f"{PAGE}/settings", {**fields, "etag": etag, **changed}, status)
+
+            assert "The version is changed." in await change()
+            version = (await world.api.client.get(f"{MODEL}/versions/v1")).json()
+            assert version["autoScaling"] == {"maxNodes": 3}
+            assert (version["labels"], version["description"]) == ({"team": "ads"}, "d")
+            await change(scaling="manual", nodes="2")
+            version = (await world.api.client.get(f"{MODEL}/versions/v1")).json()
+            assert version["manualScaling"] == {"nodes": 2}
+            assert "autoScaling" not in version
+            assert "is no number of nodes" in visible_text(await change(400, maxNodes="many"))
+            assert "etag" in visible_text(await change(409, etag="b2xk")).lower()
 
     folder.mkdir()
     (tmp_path / "state").mkdir()

@@ -147,9 +147,11 @@ async def _draw_charts(visit: Visit, job: Json) -> list[LineChart]:
 
 
 def _read_points(trial: Json) -> list[tuple[float, float]]:
+    """Of one that has measured once, its final value."""
+    measured = trial.get("allMetrics") or [trial.get("finalMetric", {})]
     return [
         (float(one.get("trainingStep") or 0), float(one["objectiveValue"]))
-        for one in trial.get("allMetrics", [])
+        for one in measured
         if "objectiveValue" in one
     ]
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from serving.gateway.console.pages.training_jobs import _read_points
 from tests.serving.gateway.console.test_metric_curves import write
 from tests.serving.gateway.console.world import World, run, visible_text
 
@@ -96,3 +97,10 @@ def test_curves_are_drawn_from_event_files(tmp_path: Path) -> None:
             await browser.post("/projects/p/jobs/one/cancel", {})
 
     run_console(tmp_path, main)
+
+
+def test_a_trial_has_its_measurements_or_its_final_value() -> None:
+    first, last = {"objectiveValue": 0.5}, {"objectiveValue": 0.75, "trainingStep": "2"}
+    assert _read_points({"allMetrics": [first, last], "finalMetric": last}) == [(0, 0.5), (2, 0.75)]
+    assert _read_points({"finalMetric": last}) == [(2, 0.75)]
+    assert _read_points({"trialId": "1"}) == []

@@ -45,7 +45,7 @@ def view_history(
     now = ends[-1]
 
     def to_points(values: Iterable[float]) -> list[tuple[float, float]]:
-        return [(float(end - now), value) for end, value in zip(ends, values, strict=True)]
+        return [(float(end - now), _round_value(value)) for end, value in zip(ends, values, strict=True)]
 
     charts = [
         draw_chart(
@@ -70,6 +70,11 @@ def view_history(
         if ends[0] <= event.at <= now + grain.seconds
     ]
     return HistoryView(window, tuple(charts), tuple(reversed(decisions)), combine_figures(figures))
+
+
+def _round_value(value: float) -> float:
+    """Three digits: more are not known."""
+    return float(f"{value:.3g}")
 
 
 def _to_milliseconds(seconds: float) -> float:

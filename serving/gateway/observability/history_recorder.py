@@ -22,36 +22,37 @@ from serving.gateway.observability.prediction_stats import PredictionStats
 # Of how many seconds "now" is.
 RECENT_SECONDS = 10
 _INTERVAL, _MAX_PAUSE = 1.0, 30.0
+_MOST_MISSED = 10
 # Seconds after which the history of a version that did nothing is empty, and dropped.
 _FORGOTTEN_AFTER = 86_400
 
 
 class HistoryRecorder:
-    """Called on the event loop; `list_awake` returns the uids of versions that may be in use."""
+    """Called on the event loop; `list_awake` returns the uids of versions that may be in use.
+
+    `clock` is in seconds since the epoch. Left out, it is that of the server's start, and follows no change.
+    """
 
     def __init__(
         self,
         list_awake: Callable[[], Collection[str]],
         pool: NodePool,
         stats: PredictionStats,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._list_awake = list_awake
         self._pool = pool
         self._stats = stats
-        self._clock = clock
+        self._clock = _make_steady_clock() if clock is None else clock
         self._histories: dict[str, VersionHistory] = {}
-        self._forgetting_at = int(clock()) + _FORGOTTEN_AFTER
+        self._recorded_at = int(self._clock())
+        self._forgetting_at = self._recorded_at + _FORGOTTEN_AFTER
         # Those of the last second too: their last answers may have come after it.
         self._awake: frozenset[str] = frozenset()
 
-    @property
-    def now(self) -> int:
-        return int(self._clock())
-
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
         async def wait_interval() -> None:
-            await asyncio.sleep(_INTERVAL - time.time() % _INTERVAL)
+            await asyncio.sleep(_INTERVAL - self._clock() % _INTERVAL)
 
         async def record() -> None:
             self.record_second()
@@ -60,28 +61,33 @@ class HistoryRecorder:
 
     def read_figures(self, uid: str, grain: Grain) -> tuple[int, list[Figures]]:
         """When the first whole slot of the grain ends, and the figures of all, the oldest first."""
-        history = self._histories.get(uid)
-        return (VersionHistory(self.now) if history is None else history).read(grain, self.now)
+        history = self._histories.get(uid) or VersionHistory(self._recorded_at)
+        return history.read(grain, self._recorded_at)
 
     def read_recent(self, uid: str) -> Figures | None:
         """The figures of the last seconds as those of one; None for a version without a history."""
         history = self._histories.get(uid)
         if history is None:
             return None
-        return combine_figures(history.read(GRAINS[0], self.now, RECENT_SECONDS)[1])
+        return combine_figures(history.read(GRAINS[0], self._recorded_at, RECENT_SECONDS)[1])
 
     def forget_version(self, uid: str) -> None:
         self._histories.pop(uid, None)
 
     def record_second(self) -> None:
         """Write what happened since the last call."""
-        now, awake = self.now, frozenset(self._list_awake())
+        now, awake = int(self._clock()), frozenset(self._list_awake())
         for uid in awake | self._awake:
             history = self._histories.get(uid)
             if history is None:
                 history = self._histories[uid] = VersionHistory(now)
-            history.record(now, self._take_figures(uid, history))
-        self._awake = awake
+            figures = self._take_figures(uid, history)
+            if uid in self._awake:
+                # Seconds in which the event loop did not come to this.
+                for missed in range(max(self._recorded_at + 1, now - _MOST_MISSED), now):
+                    history.record(missed, Figures(nodes=figures.nodes))
+            history.record(now, figures)
+        self._awake, self._recorded_at = awake, now
         if now >= self._forgetting_at:
             self._forgetting_at = now + _FORGOTTEN_AFTER
             kept = {uid: one for uid, one in self._histories.items() if now - one.last < _FORGOTTEN_AFTER}
@@ -104,3 +110,8 @@ class HistoryRecorder:
         return Figures(
             requests, errors, estimate_quantile(latencies, 0.5), estimate_quantile(latencies, 0.99), nodes
         )
+
+
+def _make_steady_clock() -> Callable[[], float]:
+    epoch = time.time() - time.monotonic()
+    return lambda: epoch + time.monotonic()

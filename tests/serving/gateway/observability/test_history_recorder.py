@@ -62,6 +62,16 @@ def test_nodes_are_counted_once_they_are_ready() -> None:
     assert world.last(1)[0].nodes == 1
 
 
+def test_seconds_that_were_missed_have_the_nodes_of_those_around() -> None:
+    world = World()
+    world.pool.living = [Node("1", "v", "nowhere", memory(), state=NodeState.READY)]
+    world.pass_second()
+    world.clock.advance(2)
+    world.pass_second()
+
+    assert [one.nodes for one in world.last(5)] == [0, 1, 1, 1, 1]
+
+
 def test_the_last_answers_before_a_version_falls_asleep_count() -> None:
     """They came after the last look at it; asleep it is looked at no more."""
     world = World()

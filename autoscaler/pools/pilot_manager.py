@@ -434,10 +434,14 @@ class PilotManager:
         return None if keeper is None or keeper.spec != spec else keeper
 
     async def wait_until_settled(self, within: float) -> None:
-        """Wait until each is ready or has failed; at most `within` seconds."""
-        settled = [keeper.pilot.settled for keeper in self._keepers.values()]
-        if settled:
-            await asyncio.wait(settled, timeout=within)
+        """Wait until each is ready or has failed; at most `within` seconds.
+
+        One that is killed meanwhile has not: its successor is waited for.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                for keeper in list(self._keepers.values()):
+                    await self._wait_for_pilot(keeper.spec)
 
     def on_node_start(self, spec: PilotSpec) -> None:
         self._nodes[spec.key] += 1

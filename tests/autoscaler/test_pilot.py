@@ -35,6 +35,18 @@ def preload(tmp_path: Path) -> Any:
     return preload
 
 
+KILLED_ONCE = """
+import os, signal
+from pathlib import Path
+
+once = Path(__file__).with_name("once")
+if not once.exists():
+    once.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+from tests.autoscaler.nodes import echo
+"""
+
+
 async def start(pool: LocalPool, key: str, pilot: PilotSpec = TINY, **details: Any) -> Node:
     """A node of a version of its own, once it is ready."""
     await pool.scale(spec("echo", key=key, pilot=pilot, word=key, **details), 1)
@@ -376,7 +388,9 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any) -> None:
         ("raise ImportError", HANG_SECONDS, PilotState.FAILED),
         ("import time; time.sleep(600)", 0.1, PilotState.STARTING),
         ("from tests.autoscaler.nodes import echo", HANG_SECONDS, PilotState.READY),
+        (KILLED_ONCE, HANG_SECONDS, PilotState.READY),
     ],
+    ids=["fails", "takes long", "is ready", "is killed the first time"],
 )
 def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: PilotState) -> None:
     """When they are lit, when they have failed, or when it has taken long."""

@@ -255,7 +255,7 @@ class Activator:
     async def _wait_in_queue(
         self, version: _VersionQueue, spec: NodeSpec, size: int, deadline: WaitDeadline
     ) -> tuple[Node, int]:
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), size)
+        waiter, arrived = _Waiter(asyncio.get_running_loop().create_future(), size), self.clock()
         version.waiting.append(waiter)
         self._waiting_bytes += size
         try:
@@ -265,10 +265,19 @@ class Activator:
             raise
         except BaseException as error:
             self._leave_queue(version, waiter)
-            if deadline.remaining <= _TIMER_TOLERANCE and not version.ready and self._waker is not None:
-                # The model is not slow: no node of it is ready yet.
+            if deadline.remaining > _TIMER_TOLERANCE or self._waker is None:
+                raise
+            # The model is not slow if no node of it was ready in time.
+            if not version.ready:
                 estimate = self._waker.wake(spec)
                 raise TooLateError(estimate.reason, estimate.seconds or 1.0) from error
+            first = min(node.ready_at or 0.0 for node in version.ready)
+            if first > arrived:
+                raise TooLateError(
+                    f"A node of {spec.title} was ready only after {first - arrived:.1f} s, with other "
+                    "requests before this one.",
+                    retry_after=1,
+                ) from error
             raise
 
     def grant_slots(self, version: _VersionQueue) -> None:

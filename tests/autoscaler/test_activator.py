@@ -459,6 +459,27 @@ def test_who_waits_for_a_place_in_a_busy_node_runs_out_of_time_as_usual() -> Non
     run(main)
 
 
+def test_who_waited_for_a_node_that_came_too_late_is_told_so() -> None:
+    """It was ready before the end, and others that had come before got its places."""
+
+    async def main(world: World) -> None:
+        await world.asks(1, concurrency=1)
+        deadline = FakeDeadline()
+        second = world.ask(concurrency=1, deadline=deadline)
+        await settle()
+        world.clock.advance(19.5)
+        await world.node(concurrency=1)
+        deadline.end()
+        await settle()
+
+        assert isinstance(second.error, TooLateError)
+        assert second.error.reason == (
+            "A node of version v was ready only after 19.5 s, with other requests before this one."
+        )
+
+    run(main)
+
+
 def test_a_cancelled_request_stays_cancelled() -> None:
     """Even if its time is over: the server stops, and nobody is to be woken."""
 

@@ -127,10 +127,10 @@ class RetryingSender:
         try:
             reply = await deadline.wait(callback.reply)
         except BaseException as error:
-            is_untouched = lease.read_mark() is Mark.UNTOUCHED
+            is_too_late = lease.waited_for_start and self._came_too_late(request, lease)
             request.cancel_in_node()
-            if isinstance(error, DeadlineExceeded) and is_untouched and lease.waited_for_start:
-                # The model is not slow: what waited for its start is still in the node's queue.
+            if isinstance(error, DeadlineExceeded) and is_too_late:
+                # The model is not slow: its node was ready too late.
                 raise TooLateError(
                     f"A node of {request.target.name} was ready only after {lease.seconds_waited:.1f} s.",
                     retry_after=1,
@@ -139,6 +139,15 @@ class RetryingSender:
         finally:
             request.mark_returned(reply, self._activator.clock())
         return None if reply is None else request.adapt_timing(reply, lease)
+
+    def _came_too_late(self, request: RetryableRequest, lease: Lease) -> bool:
+        """Whether a request whose time is over spent it in waiting for its node, and not in the model.
+
+        One that the model has begun, and that may be repeated, did so if it waited for longer.
+        """
+        if lease.read_mark() is Mark.UNTOUCHED:
+            return True
+        return request.target.repeatable and lease.seconds_waited > self._activator.clock() - lease.granted
 
 
 class _FutureReply:

@@ -224,11 +224,19 @@ def test_a_request_whose_time_runs_out_in_a_node_is_a_time_out(tmp_path: Path) -
     run(tmp_path, main)
 
 
-@pytest.mark.parametrize(("mark", "status"), [(Mark.UNTOUCHED, 503), (Mark.COMPUTING, 504)])
-def test_a_request_that_waited_for_a_start_is_a_time_out_only_once_the_model_has_it(
-    tmp_path: Path, mark: Mark, status: int
+@pytest.mark.parametrize(
+    ("mark", "fields", "status"),
+    [
+        (Mark.UNTOUCHED, {"prediction_class": "module.Class"}, 503),
+        (Mark.COMPUTING, {"prediction_class": "module.Class"}, 504),
+        (Mark.COMPUTING, {}, 503),
+    ],
+    ids=["not begun", "begun", "begun and repeatable"],
+)
+def test_a_request_whose_node_was_ready_too_late_is_no_time_out(
+    tmp_path: Path, mark: Mark, fields: dict[str, Any], status: int
 ) -> None:
-    """A node that is ready at the last moment has a queue of those that waited for it."""
+    """Unless the model has begun with it, and may not begin again."""
 
     async def main(world: World) -> None:
         async def never(seen: Seen) -> bytes | None:
@@ -236,7 +244,7 @@ def test_a_request_that_waited_for_a_start_is_a_time_out_only_once_the_model_has
             await asyncio.get_running_loop().create_future()
             return None
 
-        world.deploy()
+        world.deploy(**fields)
         world.replies, world.held = [never], True
         asking = asyncio.create_task(world.post(within="0.2"))
         await settle()
@@ -245,9 +253,31 @@ def test_a_request_that_waited_for_a_start_is_a_time_out_only_once_the_model_has
         answered = await asking
 
         assert answered.status == status
-        if mark is Mark.UNTOUCHED:
+        if status == 503:
             assert answered.headers[b"retry-after"] == b"1"
             assert answered.message.startswith(f"A node of {NAME} was ready only after 19.5 s.")
+
+    run(tmp_path, main)
+
+
+def test_a_slow_model_is_a_time_out_although_its_node_had_to_start(tmp_path: Path) -> None:
+    """The start took the smaller part of the time."""
+
+    async def main(world: World) -> None:
+        async def slow(seen: Seen) -> bytes | None:
+            seen.mark(Mark.COMPUTING)
+            world.clock.advance(19.5)
+            await asyncio.get_running_loop().create_future()
+            return None
+
+        world.deploy()
+        world.replies, world.held = [slow], True
+        asking = asyncio.create_task(world.post(within="0.2"))
+        await settle()
+        world.clock.advance(0.5)
+        await world.up(world.pool.only())
+
+        assert (await asking).status == 504
 
     run(tmp_path, main)
 

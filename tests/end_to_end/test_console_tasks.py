@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.chromium import needs_chromium, running_chromium
+from tests.end_to_end import models
+from tests.end_to_end.conftest import CLOSED, Files
+from tests.end_to_end.training_jobs import write_wheel
 from tests.server import Server, running_server
 
 if TYPE_CHECKING:
@@ -18,6 +22,49 @@ pytestmark = needs_chromium
 
 PROJECT = "/console/projects/local"
 PATIENCE_MILLISECONDS = 240_000
+# Has its value as the metric, and a model.
+TRIAL = """
+    import argparse, shutil, hypertune
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job-dir")
+    parser.add_argument("--model")
+    parser.add_argument("--rate", type=float)
+    args = parser.parse_args()
+    shutil.copytree(args.model, args.job_dir, dirs_exist_ok=True)
+    hypertune.HyperTune().report_hyperparameter_tuning_metric("score", args.rate, 1)
+"""
+SPEC = {
+    "goal": "MAXIMIZE",
+    "hyperparameterMetricTag": "score",
+    "algorithm": "GRID_SEARCH",
+    "maxTrials": 2,
+    "maxParallelTrials": 2,
+    "params": [{"parameterName": "rate", "type": "DISCRETE", "discreteValues": [0.25, 0.75]}],
+}
+EVIL = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    "</pre>\x1b[31m\u202egnp.exe \U0001f469\u200d\U0001f680 שלום &amp; {{ 7 * 7 }} \x00"
+)
+# What of it can be read on a page.
+SHOWN = (
+    "<script>document.title='owned'</script></pre>\\x1b[31m\\u202egnp.exe "
+    "\U0001f469\u200d\U0001f680 שלום &amp; {{ 7 * 7 }}"
+)
+SHOUTING = f"""
+    EVIL = {EVIL!r}
+    print(EVIL, flush=True)
+    print("x" * (1 << 20), flush=True)
+    raise ValueError(EVIL)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Batch jobs wait for each other."""
+    state_dir = tmp_path_factory.mktemp("console") / "state"
+    with running_server(state_dir, "--jobs", "1", environment={"PIP_INDEX_URL": CLOSED}) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +85,11 @@ def page(browser: Browser) -> Iterator[Page]:
 def fits(page: Page) -> bool:
     """Whether nothing has to be scrolled to the side."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def confirm(page: Page, button: str) -> None:
+    page.get_by_role("button", name=button, exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name=button).click()
 
 
 def sign_in(page: Page, server: Server, token: str) -> None:
@@ -66,6 +118,104 @@ def test_a_token_is_made_and_revoked(browser: Browser, page: Page, tmp_path: Pat
         other.reload()
         other.get_by_label("Token").wait_for()
         other.close()
+
+
+def test_a_batch_job_runs_to_its_end_and_another_is_cancelled(
+    server: Server, page: Page, files: Files, tmp_path: Path
+) -> None:
+    rows = models.data()[0][:20].tolist()
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for job in ("first", "second"):
+        page.goto(f"{server.url}{PROJECT}/jobs")
+        page.get_by_role("link", name="New batch prediction").click()
+        page.get_by_label("Job id").fill(job)
+        page.get_by_label("Model", exact=True).fill(str(files.root / "sklearn"))
+        page.get_by_label("Input", exact=True).fill(str(tmp_path / "rows.jsonl"))
+        page.get_by_label("Output folder").fill(str(tmp_path / job))
+        page.get_by_role("button", name="Start").click()
+        page.get_by_text("The job is in the queue.").wait_for()
+    confirm(page, "Cancel the job")
+    page.get_by_text("CANCELLED", exact=True).wait_for()
+    page.get_by_role("link", name="Jobs").first.click()
+    page.get_by_role("link", name="first").click()
+    page.get_by_text("SUCCEEDED", exact=True).wait_for()
+    assert page.get_by_role("button", name="Cancel the job").count() == 0
+    assert len((tmp_path / "first" / "prediction.results-00000-of-00001").read_text().splitlines()) == 20
+
+
+def test_the_best_trial_of_a_tuning_job_is_deployed(
+    server: Server, page: Page, files: Files, tmp_path: Path
+) -> None:
+    page.goto(f"{server.url}{PROJECT}/jobs")
+    page.get_by_role("link", name="New training job").click()
+    page.get_by_label("Job id").fill("tuned")
+    page.get_by_label("Packages").fill(str(write_wheel(tmp_path, TRIAL)))
+    page.get_by_label("Module to run").fill("trainer.task")
+    page.get_by_label("Arguments").fill(f"--model={files.root / 'sklearn'}")
+    page.get_by_label("Job folder").fill(str(tmp_path / "job"))
+    page.get_by_text("Tuning, deployment and more").click()
+    page.get_by_label("Hyperparameters").fill(json.dumps({**SPEC, "maxTrials": -1}))
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("see what is marked below").wait_for()
+    assert fits(page)
+    page.get_by_label("Hyperparameters").fill(json.dumps(SPEC))
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("SUCCEEDED", exact=True).first.wait_for()
+    page.locator("#metric-curves svg").wait_for()
+    page.get_by_role("link", name="Trials").click()
+    page.locator("#parallel path.first").wait_for(state="attached")
+    page.get_by_role("link", name="Deploy the best trial").click()
+    page.get_by_label("Model", exact=True).fill("tuned")
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_role("button", name="Deploy").click()
+    page.get_by_role("link", name="To the version").click()
+    assert page.url.endswith("/projects/local/models/tuned/versions/v1")
+    folder = server.call("GET", "projects/local/models/tuned/versions/v1").json["deploymentUri"]
+    best = server.call("GET", "projects/local/jobs/tuned").json["trainingOutput"]["trials"][0]
+    assert best["hyperparameters"] == {"rate": "0.75"}
+    assert folder == str(tmp_path / "job" / best["trialId"])
+
+
+def test_what_others_say_is_text(server: Server, page: Page, tmp_path: Path) -> None:
+    """Log lines, errors and predictions, on every page that shows them."""
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    wheel = write_wheel(tmp_path / "program", SHOUTING)
+    given = {"region": "us-central1", "packageUris": [str(wheel)], "pythonModule": "trainer.task"}
+    sent = server.call("POST", "projects/local/jobs", json={"jobId": "evil", "trainingInput": given})
+    assert sent.status == 200, sent.json
+    page.goto(f"{server.url}{PROJECT}/jobs/evil")
+    page.get_by_text("FAILED", exact=True).first.wait_for()
+    page.get_by_role("link", name="The whole log").click()
+    page.locator("pre.log", has_text=SHOWN).wait_for()
+    assert_harmless(page, "jobs/evil/log")
+    for path in ("jobs", "jobs/evil"):
+        page.goto(f"{server.url}{PROJECT}/{path}")
+        page.locator("main .badge", has_text="FAILED").first.wait_for()
+        assert_harmless(page, path)
+    server.create_model("projects/local/models/echo")
+    (tmp_path / "routine").mkdir()
+    (tmp_path / "routine" / "factor.txt").write_text("10")
+    server.create_version(
+        "projects/local/models/echo/versions/v1",
+        deploymentUri=str(tmp_path / "routine"),
+        **models.routine(tmp_path),
+    )
+    for body in ({"instances": [1], "evil": EVIL}, {"instances": [f"raise {EVIL}"]}):
+        page.goto(f"{server.url}{PROJECT}/models/echo/versions/v1")
+        page.locator("textarea[name=request]").fill(json.dumps(body))
+        page.get_by_role("button", name="Predict").click()
+        page.get_by_role("heading", name="Answer HTTP").wait_for()
+        assert_harmless(page, "prediction")
+    assert [one for one in errors if "Failed to load resource" not in one] == []
+
+
+def assert_harmless(page: Page, where: str) -> None:
+    assert "owned" not in page.title(), where
+    assert page.locator("img[src=x]").count() == 0, where
+    assert page.locator("main script").count() == 0, where
+    assert fits(page), where
 
 
 def test_an_open_page_goes_on_when_the_server_is_back(page: Page, tmp_path: Path) -> None:

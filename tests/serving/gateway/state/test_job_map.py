@@ -8,6 +8,7 @@ import tracemalloc
 
 import msgspec
 import orjson
+import pytest
 
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.catalog import jobs as rules
@@ -102,6 +103,7 @@ def test_an_ended_job_takes_less_than_a_kibibyte() -> None:
     assert taken / COUNT <= 1024
 
 
+@pytest.mark.alone
 def test_a_page_of_ended_jobs_takes_milliseconds() -> None:
     """100 jobs, decoded and rendered, in time of the processor; best of some, as caches are shared."""
     state = put_all([training_job(number) for number in range(COUNT)])

@@ -15,7 +15,6 @@ from serving.cli.flags import common_flags
 from serving.cli.flags.common_flags import SelectionFlags
 from serving.cli.flags.yaml_file import read_mapping
 from serving.cli.formats import value_parsers
-from serving.policy_bindings import Binding, add_member, remove_member
 
 Command = Callable[..., None]
 
@@ -112,6 +111,8 @@ def build_policy_commands(group: str, noun: str, example: str) -> Mapping[str, C
         condition: ConditionOption = None,
         condition_from_file: ConditionFileOption = None,
     ) -> None:
+        from serving.gateway.access.policy_bindings import add_member  # noqa: PLC0415  start-up time
+
         name = resolve_name(client, resource)
         wanted = _parse_condition(condition, condition_from_file)
         policy = read_policy(client, name)
@@ -131,6 +132,8 @@ def build_policy_commands(group: str, noun: str, example: str) -> Mapping[str, C
             typer.Option("--all", help="Whatever the condition of the binding.", show_default=False),
         ] = False,
     ) -> None:
+        from serving.gateway.access.policy_bindings import remove_member  # noqa: PLC0415  start-up time
+
         name = resolve_name(client, resource)
         wanted = _parse_condition(condition, condition_from_file)
         policy = read_policy(client, name)
@@ -167,7 +170,7 @@ def build_policy_commands(group: str, noun: str, example: str) -> Mapping[str, C
     return {verb: command for verb, (command, *_) in texts.items()}
 
 
-def _parse_condition(text: str | None, file: Path | None) -> Binding | None:
+def _parse_condition(text: str | None, file: Path | None) -> dict[str, Any] | None:
     """The condition that the two flags give. Raises BadParameter."""
     if text is not None and file is not None:
         raise typer.BadParameter("Give either --condition or --condition-from-file, not both.")
@@ -175,7 +178,7 @@ def _parse_condition(text: str | None, file: Path | None) -> Binding | None:
         return read_mapping(file, "a condition: expression and title")
     if text is None or text == _NO_CONDITION:
         return None
-    condition: Binding = dict(value_parsers.parse_pairs(text))
+    condition: dict[str, Any] = dict(value_parsers.parse_pairs(text))
     if not {"expression", "title"} <= condition.keys() <= {"expression", "title", "description"}:
         raise typer.BadParameter(
             "--condition takes expression=...,title=... and, if you like, description=..."

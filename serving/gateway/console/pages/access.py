@@ -20,12 +20,12 @@ from serving.errors import (
 )
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.access.policy import ADMIN, check_principal
+from serving.gateway.access.policy_bindings import add_member, remove_member
 from serving.gateway.access.roles import ROLES
 from serving.gateway.access.tokens import TokenRecord, mint_token, parse_duration
 from serving.gateway.audit.log_entry import OK_STATUS, AuditedCall, status_from_error
 from serving.gateway.console.forms import EMPTY_FORM, Form
 from serving.gateway.console.visit import Visit, action, page
-from serving.policy_bindings import add_member, remove_member
 
 _PATH = "/projects/{project}/access"
 _SEE_TOKENS, _CHANGE_TOKENS = "pilotlight.server.getIamPolicy", "pilotlight.server.setIamPolicy"

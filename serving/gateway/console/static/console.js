@@ -31,12 +31,29 @@
 
   // ---- parts that are fetched again
 
+  // By which column each sorted table of a part is sorted: what is fetched again is in the server's order.
+  const readOrder = (part) => [...part.querySelectorAll("table[data-sortable]")].map((table) => {
+    const header = table.querySelector("th[aria-sort]");
+    return header && { column: header.cellIndex, order: header.getAttribute("aria-sort"), focused: header.contains(document.activeElement) };
+  });
+
+  function restoreOrder(part, orders) {
+    part.querySelectorAll("table[data-sortable]").forEach((table, index) => {
+      const sorted = orders[index];
+      const header = sorted && table.tHead?.rows[0]?.cells[sorted.column];
+      if (!header) return;
+      sortRows(table, header, sorted.order);
+      if (sorted.focused) header.querySelector("button")?.focus();
+    });
+  }
+
   async function refresh(part) {
     const answer = await ask(part.dataset.live);
     if (answer === null || !answer.ok) return;
     const text = await answer.text();
     if (!part.isConnected) return;
     const done = answer.status === 286;
+    const orders = readOrder(part);
     Idiomorph.morph(part, text, {
       ignoreActiveValue: true,
       callbacks: {
@@ -46,7 +63,10 @@
     });
     const now = part.id ? document.getElementById(part.id) : part;
     if (now && done) delete now.dataset.live;
-    if (now) prepare(now);
+    if (now) {
+      prepare(now);
+      restoreOrder(now, orders);
+    }
     document.dispatchEvent(new CustomEvent("part-updated", { detail: now }));
   }
 
@@ -164,31 +184,32 @@
     reader.readAsDataURL(file);
   });
 
-  function sortTable(table, column, header) {
-    const down = header.getAttribute("aria-sort") === "ascending";
+  function sortRows(table, header, order) {
     table.querySelectorAll("th[aria-sort]").forEach((one) => one.removeAttribute("aria-sort"));
-    header.setAttribute("aria-sort", down ? "descending" : "ascending");
+    header.setAttribute("aria-sort", order);
     const body = table.tBodies[0];
+    const column = header.cellIndex;
     const key = (row) => row.cells[column]?.dataset.value ?? row.cells[column]?.textContent.trim() ?? "";
     const rows = [...body.rows].sort((one, other) => {
       const [a, b] = [key(one), key(other)];
       const numbers = a !== "" && b !== "" && !Number.isNaN(Number(a)) && !Number.isNaN(Number(b));
       return numbers ? a - b : a.localeCompare(b, undefined, { numeric: true });
     });
-    body.append(...(down ? rows.reverse() : rows));
+    body.append(...(order === "descending" ? rows.reverse() : rows));
   }
 
   function makeSortable(table) {
-    if (table.dataset.sortReady) return;
-    table.dataset.sortReady = "1";
     for (const header of table.querySelectorAll("thead th")) {
-      if (!header.textContent.trim()) continue;
+      // A refresh takes the buttons away, as the server's page has none.
+      if (!header.textContent.trim() || header.querySelector(".sort")) continue;
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";
       button.append(...header.childNodes);
       header.append(button);
-      button.addEventListener("click", () => sortTable(table, header.cellIndex, header));
+      button.addEventListener("click", () => {
+        sortRows(table, header, header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending");
+      });
     }
   }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 _PATH = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -25,3 +25,8 @@ def running_chromium(flags: Sequence[str] = ()) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=_PATH, args=["--no-sandbox", *flags])
         yield browser
         browser.close()
+
+
+def fits(page: Page) -> bool:
+    """Whether nothing has to be scrolled to the side."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))

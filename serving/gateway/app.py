@@ -402,8 +402,8 @@ class Gateway:
 
     def _create_console(self) -> AsgiApp:
         from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
+        from serving.gateway.console.charts.metric_curves import MetricCurveReader  # noqa: PLC0415
         from serving.gateway.console.health_checks import HealthCheckRunner  # noqa: PLC0415
-        from serving.gateway.console.metric_curves import MetricCurveReader  # noqa: PLC0415
         from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
 
         return ConsoleApp(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serving.gateway.console import rendering
-from tests.chromium import needs_chromium, running_chromium
+from tests.chromium import fits, needs_chromium, running_chromium
 from tests.end_to_end.conftest import Files
 from tests.server import Server, running_server
 
@@ -53,11 +53,6 @@ def page(browser: Browser) -> Iterator[Page]:
     page.set_default_timeout(30_000)
     yield page
     page.close()
-
-
-def fits(page: Page) -> bool:
-    """Whether nothing has to be scrolled to the side."""
-    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
 def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chromium import needs_chromium, running_chromium
+from tests.chromium import fits, needs_chromium, running_chromium
 from tests.end_to_end import models
 from tests.end_to_end.conftest import CLOSED, Files
 from tests.end_to_end.training_jobs import write_wheel
@@ -80,11 +80,6 @@ def page(browser: Browser) -> Iterator[Page]:
     page.set_default_timeout(PATIENCE_MILLISECONDS)
     yield page
     page.close()
-
-
-def fits(page: Page) -> bool:
-    """Whether nothing has to be scrolled to the side."""
-    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
 def confirm(page: Page, button: str) -> None:

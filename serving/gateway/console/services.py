@@ -9,8 +9,8 @@ from serving.config import ServeConfig
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
+from serving.gateway.console.charts.metric_curves import MetricCurveReader
 from serving.gateway.console.health_checks import HealthCheckRunner
-from serving.gateway.console.metric_curves import MetricCurveReader
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.history_recorder import HistoryRecorder

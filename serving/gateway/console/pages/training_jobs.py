@@ -8,6 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from serving.errors import ServingError, http_status
+from serving.gateway.console.charts.line_charts import LineChart, draw_chart
+from serving.gateway.console.charts.metric_curves import find_local_folder
 from serving.gateway.console.field_parsers import (
     drop_empty,
     locate_error,
@@ -16,8 +18,6 @@ from serving.gateway.console.field_parsers import (
     split_lines,
 )
 from serving.gateway.console.forms import EMPTY_FORM, Form
-from serving.gateway.console.line_charts import LineChart, draw_chart
-from serving.gateway.console.metric_curves import find_local_folder
 from serving.gateway.console.pages.jobs import FINAL_STATES, JOB_PATH
 from serving.gateway.console.visit import Visit, action, page
 

@@ -78,7 +78,7 @@ def test_the_doctor_shows_what_is_wrong_first_with_what_to_do(tmp_path: Path) ->
 def test_the_audit_log_is_shown_newest_first_and_filtered(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         await world.api.bind("projects/p", ml_modelOwner=ANN)
-        # Nobody waits for the entry of a refused call; it is written no later than those of the calls after it.
+        # Nobody waits for the entry of a refused call: it is there when those of later calls are.
         await world.api.call(ANN, "POST", "/v1/projects/other/models", {"name": "x"}, 403)
         for model in ("one", "two"):
             await world.api.call(ANN, "POST", "/v1/projects/p/models", {"name": model})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.gateway.console.pages.training_jobs import _read_points
-from tests.serving.gateway.console.test_metric_curves import write
+from tests.serving.gateway.console.charts.test_metric_curves import write
 from tests.serving.gateway.console.world import World, run, visible_text
 
 FORM = "/projects/p/new-training-job"

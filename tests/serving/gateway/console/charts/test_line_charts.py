@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from serving.gateway.console.line_charts import HEIGHT, WIDTH, Points, draw_chart
+from serving.gateway.console.charts.line_charts import HEIGHT, WIDTH, Points, draw_chart
 
 
 def numbers(path: str) -> list[float]:

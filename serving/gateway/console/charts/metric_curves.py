@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from serving.gateway.console.line_charts import Points
+from serving.gateway.console.charts.line_charts import Points
 from serving.gateway.thread_pool import ThreadPool
 from tuning.metrics.event_records import RecordReader, parse_scalars
 from tuning.metrics.metric_curve import open_regular_file

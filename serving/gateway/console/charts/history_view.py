@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoscaler.version_scaler import ScalingEvent
-from serving.gateway.console.line_charts import LineChart, draw_chart, place_across
+from serving.gateway.console.charts.line_charts import LineChart, draw_chart, place_across
 from serving.gateway.observability.history import WINDOWS, Figures, combine_figures
 
 WINDOW_LABELS: Final[Mapping[str, str]] = {"10m": "10 minutes", "1h": "1 hour", "1d": "1 day"}
@@ -17,7 +17,7 @@ _MS_PER_SECOND: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MarkedDecision:
     """`x` is where it is on the charts; `seconds_ago` and `nodes` are told beside the reason."""
 
     x: float
@@ -32,7 +32,7 @@ class HistoryView:
 
     window: str
     charts: tuple[LineChart, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[MarkedDecision, ...]
     total: Figures
 
 
@@ -65,7 +65,9 @@ def view_history(
         }
         charts.insert(1, draw_chart("Latency in milliseconds", latencies, base=0))
     decisions = [
-        Decision(place_across(event.at - now, ends[0] - now, 0), now - event.at, event.nodes, event.reason)
+        MarkedDecision(
+            place_across(event.at - now, ends[0] - now, 0), now - event.at, event.nodes, event.reason
+        )
         for event in events
         if ends[0] <= event.at <= now + grain.seconds
     ]

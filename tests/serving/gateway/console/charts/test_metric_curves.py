@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.gateway.console import metric_curves
-from serving.gateway.console.metric_curves import Curves, MetricCurveReader, find_local_folder
+from serving.gateway.console.charts import metric_curves
+from serving.gateway.console.charts.metric_curves import Curves, MetricCurveReader, find_local_folder
 from tests.tuning.metrics.event_writer import write_event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import heapq
 import logging
@@ -18,6 +19,7 @@ from autoscaler.supervision import Supervisor
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unimplemented
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
+from serving.gateway.jobs.error_streak import ErrorStreak, explain_error
 from serving.gateway.jobs.job_kind import (
     SCRATCH_FOLDER,
     AttemptResult,
@@ -56,14 +58,13 @@ _CLEANUP_SILENCE_SECONDS = 600.0
 @dataclass(frozen=True, slots=True)
 class JobTiming:
     """In seconds: how long a process may be silent; the delays after the first lost attempt, the second and
-    so on; how often counts are stored; and the delay before the server retries what failed for a reason of
-    its own.
+    so on; how often counts are stored; and the delays after errors of the server's own (see `ErrorStreak`).
     """
 
     silence_seconds: float = 60.0
     retry_delays: tuple[float, ...] = (1.0, 2.0, 4.0)
     save_interval: float = 2.0
-    error_retry_delay: float = 10.0
+    error_delays: tuple[float, ...] = (2.0, 10.0, 30.0)
 
 
 class OperationStarter(Protocol):
@@ -324,21 +325,41 @@ class JobQueue:
             await self._threads.run(self.job_log(record).add_note, reason)
 
     async def _run_job(self, name: str, running: _ActiveJob) -> None:
+        no_errors = streak = ErrorStreak(self._timing.error_delays)
         try:
-            while not self._catalog.state.jobs[name].has_ended:
+            while not (record := self._catalog.state.jobs[name]).has_ended:
                 try:
-                    await self._advance_job(self._catalog.state.jobs[name], running)
+                    if streak.is_over:
+                        await self._give_up(record, streak)
+                    else:
+                        await self._advance_job(record, running)
+                    streak = no_errors
                 except Exception as error:
-                    again = f"{name}; tried again in {self._timing.error_retry_delay:g} s"
-                    self._supervisor.report_error("job", error, again)
-                    await asyncio.sleep(self._timing.error_retry_delay)
-            record = self._catalog.state.jobs[name]
+                    was_over, streak = streak.is_over, streak.add(error)
+                    self._supervisor.report_error("job", error, f"{name}; {streak.errors} in a row")
+                    if was_over or not streak.is_over:
+                        await _pause(running, streak.delay)
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
             # What is left if it fails is removed at the next start of the server.
             await self._threads.run(self._remove_work_files, record.uid)
         finally:
             del self._active_jobs[name]
             self.start_due_jobs()
+
+    async def _give_up(self, record: JobRecord, streak: ErrorStreak) -> None:
+        """Fail a job after errors of the server's own; end one that is ending without a cleanup."""
+        change = self._catalog.change_with_retry
+        if rules.is_ending(record):
+            leftovers = self.kinds[record.kind].describe_leftovers(record)
+            note = f"{leftovers}: {streak.reason}" if leftovers else ""
+            await change(rules.finish_job, record.name, note)
+            return
+        reason = (
+            f"The server failed at this job {streak.failures} times in a row: {streak.reason.rstrip('.')}. "
+            "That is no fault of the job. The server's log tells more; submit the job again, under another "
+            "id, when the cause is mended."
+        )
+        await self._stop_process(await change(rules.mark_failing, record.name, reason))
 
     async def _advance_job(self, record: JobRecord, running: _ActiveJob) -> None:
         if rules.is_ending(record):
@@ -359,11 +380,7 @@ class JobQueue:
         """Wait after a lost attempt, unless the job is ending."""
         if record.lost:
             pauses = self._timing.retry_delays
-            try:
-                async with asyncio.timeout(pauses[min(record.lost, len(pauses)) - 1]):
-                    await running.stop.wait()
-            except TimeoutError:
-                pass
+            await _wait(running.stop, pauses[min(record.lost, len(pauses)) - 1])
 
     async def _run_attempt(self, record: JobRecord, running: _ActiveJob) -> AttemptResult:
         kind = self.kinds[record.kind]
@@ -452,8 +469,11 @@ class JobQueue:
             operation = await self._catalog.change_with_retry(
                 rules.mark_succeeded_and_deploy, record.name, output, planned, most=self._max_versions
             )
-        except ServingError as error:
-            note = f"The job's model is not deployed: {error.message}"
+        except Exception as error:
+            # The job has done its work, and must not repeat it.
+            if not isinstance(error, ServingError):
+                self._supervisor.report_error("job", error, record.name)
+            note = f"The job's model is not deployed: {explain_error(error)}"
             logger.warning("%s: %s", record.name, note)
             await self._threads.run(self.job_log(record).add_note, note)
             return False
@@ -511,3 +531,17 @@ class JobQueue:
 
 
 async def _ignore_report() -> None: ...
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+async def _pause(running: _ActiveJob, seconds: float) -> None:
+    """Wait before another try; not longer than until the job is told to end."""
+    if running.stop.is_set():
+        await asyncio.sleep(seconds)
+    else:
+        await _wait(running.stop, seconds)

@@ -14,6 +14,7 @@ from autoscaler.child_launcher import module_command
 from autoscaler.supervision import Supervisor
 from batch.messages import JobRequest
 from serving.config import ServeConfig
+from serving.errors import Unavailable
 from serving.gateway.catalog import Catalog, versions
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.job_queue import JobQueue, JobTiming
@@ -27,7 +28,7 @@ from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.world import FakePool
 
 FAKE = module_command("tests.serving.gateway.fake_job")
-PACE = JobTiming(silence_seconds=60.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05)
+PACE = JobTiming(silence_seconds=60.0, retry_delays=(0.01,), save_interval=0.0, error_delays=(0.01, 0.02, 0.05))
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 
 
@@ -38,7 +39,7 @@ class Disk(SqliteStore):
 
     def commit(self, changes: Mapping[tuple[str, str], Any]) -> None:
         if self.full:
-            raise OSError("No space left on device")
+            raise Unavailable("The state file cannot be written: database or disk is full.")
         super().commit(changes)
 
 

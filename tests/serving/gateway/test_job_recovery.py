@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from serving.gateway import catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.catalog import models, versions
+from serving.gateway.jobs.job_kind import ForkPlan, JobAttempt
 from serving.gateway.jobs.job_queue import JobTiming
 from serving.resources import JobState, Model
 from tests.serving.gateway.job_world import V1, M, World, alive, run
@@ -81,8 +86,9 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     run(main, folder=tmp_path, command=("/nonsense",), pace=JobTiming(retry_delays=(0.01,)))
 
 
-def test_a_disk_that_is_full_delays_the_end(tmp_path: Path) -> None:
-    """The job goes on by itself when there is room again; others are not touched."""
+def test_a_disk_that_is_full_delays_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends by itself when there is room again; what is done is not done again."""
+    monkeypatch.setattr(catalog, "_RETRY_DELAY", 0.05)
 
     async def main(world: World) -> None:
         await world.submit("a", "run", "wait/go")
@@ -94,6 +100,79 @@ def test_a_disk_that_is_full_delays_the_end(tmp_path: Path) -> None:
         assert world.state("a") is JobState.RUNNING
 
         world.disk.full = False
+        assert await world.until_ended("a") is JobState.SUCCEEDED
+        assert world.attempts("a") == 1
+
+    run(main, folder=tmp_path)
+
+
+def test_errors_of_the_server_end_a_job_after_a_few_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason; what its attempts have left behind is removed, and the next job starts."""
+
+    async def main(world: World) -> None:
+        tries: list[object] = []
+
+        def fail(attempt: object) -> None:
+            tries.append(attempt)
+            raise LookupError("no plan")
+
+        monkeypatch.setattr(world.kind, "plan_fork", fail)
+        await world.submit("a")
+
+        assert await world.until_ended("a") is JobState.FAILED
+        assert len(tries) == 4
+        assert world.message("a").startswith(
+            "The server failed at this job 4 times in a row: LookupError: no plan. That is no fault of the job."
+        )
+        assert world.notes("a")[-1] == world.message("a")
+        assert world.cleaned("a")
+        monkeypatch.undo()
+        await world.submit("b")
+        assert await world.until_ended("b") is JobState.SUCCEEDED
+
+    run(main, folder=tmp_path)
+
+
+def test_errors_of_the_server_while_a_job_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended all the same, and told what may be left."""
+
+    async def main(world: World) -> None:
+        def fail(*_: object) -> None:
+            raise LookupError("no cleanup")
+
+        monkeypatch.setattr(world.kind, "create_cleanup", fail)
+        await world.submit("a", "wait/go")
+        await world.until_started("a")
+        await world.cancel("a")
+
+        assert await world.until_ended("a") is JobState.CANCELLED
+        assert world.message("a") == (
+            "The job was cancelled. Temporary files may be left in "
+            f"{world.out('a')}/.pilotlight: LookupError: no cleanup"
+        )
+
+    run(main, folder=tmp_path)
+
+
+def test_a_job_waits_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is tried meanwhile."""
+
+    async def main(world: World) -> None:
+        tries = 0
+        plan_fork = world.kind.plan_fork
+
+        def fail(attempt: JobAttempt) -> ForkPlan | None:
+            nonlocal tries
+            tries += 1
+            if tries < 9:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return plan_fork(attempt)
+
+        monkeypatch.setattr(world.kind, "plan_fork", fail)
+        await world.submit("a")
+
         assert await world.until_ended("a") is JobState.SUCCEEDED
 
     run(main, folder=tmp_path)

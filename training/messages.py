@@ -65,7 +65,7 @@ class ReplicaGroup(msgspec.Struct, frozen=True, omit_defaults=True):
 class RestartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often replicas are started again: each in place, and then the whole job.
 
-    `restart_on_error`: exit code 1 is an error that another start may mend.
+    `restart_on_error`: exit code 1 or 255 is an error that another start may mend.
     """
 
     in_place: int = 5

@@ -12,9 +12,11 @@ from training.messages import ReplicaRole, RestartLimits
 
 # Seconds after the end of a replica by no fault of its own, within which others fail because of it.
 _CONSEQUENCE_SECONDS = 60.0
-# From here on an exit code is that of a shell for "died of a signal", or one that the program chose so.
-_FIRST_SIGNAL_CODE = 128
-_KILLED_CODE = _FIRST_SIGNAL_CODE + signal.SIGKILL
+# A shell ends with this and the number of the signal that has ended its program; containers do too.
+_SIGNAL_BASE = 128
+_KILLED_CODE = _SIGNAL_BASE + signal.SIGKILL
+# What a program ends with for an error: an exception, a text for sys.exit(); sys.exit(-1).
+_ERROR_CODES = frozenset({1, 255})
 _MEMORY_HINT = " It may have run out of memory."
 
 
@@ -69,13 +71,13 @@ def is_retriable(
 ) -> bool:
     """Whether another start may go better.
 
-    A signal comes from outside: from the kernel when memory runs out, above all. An exit code is the
+    A signal comes from outside: from the kernel when memory runs out, above all. Any other exit code is the
     program's own word, as a Python exception (1) or wrong arguments (2), unless it failed because it had
     just lost a peer.
     """
     if is_loss(exit_code):
         return True
-    if exit_code != 1:
+    if exit_code not in _ERROR_CODES:
         return False
     others = (at for other, at in history.lost.items() if other != replica)
     return limits.restart_on_error or any(now - at <= _CONSEQUENCE_SECONDS for at in others)
@@ -83,7 +85,7 @@ def is_retriable(
 
 def is_loss(exit_code: int) -> bool:
     """Whether the replica did not end by itself."""
-    return exit_code < 0 or exit_code >= _FIRST_SIGNAL_CODE
+    return exit_code < 0 or exit_code - _SIGNAL_BASE in signal.valid_signals()
 
 
 def describe_exit(replica: Replica, exit_code: int) -> str:

@@ -27,6 +27,10 @@ JUST_LOST, LOST_LONG_AGO = RestartHistory(lost={WORKER: 70.0}), RestartHistory(l
         (WORKER, 127, RestartHistory(), Action.FAIL),
         (WORKER, -9, RestartHistory(), Action.RESTART_REPLICA),
         (WORKER, 137, RestartHistory(), Action.RESTART_REPLICA),
+        (MASTER, 143, RestartHistory(), Action.RESTART_REPLICA),
+        (MASTER, 128, RestartHistory(), Action.FAIL),
+        (MASTER, 255, RestartHistory(), Action.FAIL),
+        (MASTER, 255, JUST_LOST, Action.RESTART_REPLICA),
         (WORKER, -9, USED_UP, Action.RESTART_JOB),
         (WORKER, -9, RestartHistory(USED_UP.in_place, whole_job=1), Action.FAIL),
         (MASTER, 1, JUST_LOST, Action.RESTART_REPLICA),
@@ -43,6 +47,7 @@ def test_an_error_is_retriable_where_the_job_says_so() -> None:
     limits = RestartLimits(restart_on_error=True)
 
     assert decide_after_exit(MASTER, 1, RestartHistory(), limits, 0.0) is Action.RESTART_REPLICA
+    assert decide_after_exit(MASTER, 255, RestartHistory(), limits, 0.0) is Action.RESTART_REPLICA
     assert decide_after_exit(MASTER, 2, RestartHistory(), limits, 0.0) is Action.FAIL
 
 

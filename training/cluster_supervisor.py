@@ -29,7 +29,7 @@ from training.messages import (
     TrainingRequest,
 )
 from training.preparation import Preparation
-from training.program import Program
+from training.program import Program, explain_missing_module
 from training.replicas.event_loop import EventLoop
 from training.replicas.job_processes import JobProcesses, RunningProcess
 from training.replicas.replica_launcher import ReplicaLauncher
@@ -125,6 +125,7 @@ class ClusterSupervisor:
             self._run_program(program)
 
     def _run_program(self, program: Program) -> None:
+        self._program = program
         for warning in program.installed.warnings:
             self._write_note(warning, "WARNING")
         if obstacle := self._launcher.set_program(program):
@@ -175,7 +176,7 @@ class ClusterSupervisor:
             case Action.FAIL:
                 self._write_note(describe_exit(replica, exit_code), ERROR)
                 # The reason is in the log already, where the replica has written it.
-                message = _describe_failure(replica, exit_code, list(process.tail))
+                message = self._describe_failure(replica, exit_code, list(process.tail))
                 self._end(TrainingFailure("FAILED_PRECONDITION", message))
 
     def _restart_replica(self, replica: Replica, exit_code: int) -> None:
@@ -237,6 +238,21 @@ class ClusterSupervisor:
             self._has_ended, self._failure = True, failure
         self._end_processes()
 
+    def _describe_failure(self, replica: Replica, exit_code: int, tail: Sequence[str]) -> str:
+        """How it ended, with its last traceback, or the last lines that it wrote to standard error."""
+        starts = [number for number, line in enumerate(tail) if line.startswith(_TRACEBACK)]
+        lines = tail[starts[-1] :] if starts else tail[-_REASON_LINES:]
+        reason = "\n".join(
+            line if len(line) <= _LINE_LENGTH else f"{line[:_LINE_LENGTH]} ..." for line in lines
+        )
+        if len(reason) > _REASON_LENGTH:
+            reason = f"... {reason[-_REASON_LENGTH:]}"
+        advice = ""
+        if lines and not starts and self._program is not None:
+            folders = self._program.installed.folders
+            advice = explain_missing_module(self._request.module, lines[-1], folders)
+        return "\n".join(filter(None, [describe_exit(replica, exit_code), reason, advice]))
+
     def _build_result(self) -> TrainingOutcome | TrainingFailure:
         if self._failure is not None:
             return msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
@@ -260,11 +276,3 @@ class ClusterSupervisor:
         self._log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
 
 
-def _describe_failure(replica: Replica, exit_code: int, tail: Sequence[str]) -> str:
-    """How it ended, with its last traceback, or the last lines that it wrote to standard error."""
-    starts = [number for number, line in enumerate(tail) if line.startswith(_TRACEBACK)]
-    lines = tail[starts[-1] :] if starts else tail[-_REASON_LINES:]
-    reason = "\n".join(line if len(line) <= _LINE_LENGTH else f"{line[:_LINE_LENGTH]} ..." for line in lines)
-    if len(reason) > _REASON_LENGTH:
-        reason = f"... {reason[-_REASON_LENGTH:]}"
-    return "\n".join(filter(None, [describe_exit(replica, exit_code), reason]))

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,8 @@ PROVIDED = Path(__file__).with_name("provided")
 _RESULT_FILE = "installed.json"
 # Local archives of so many bytes together are read by the process that has to report in time.
 _QUICK_BYTES = 64 << 20
+# Names of modules in a message.
+_SHOWN_MODULES = 10
 
 
 class InstallResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -175,3 +177,27 @@ def _are_quickly_read(uris: Iterable[str]) -> bool:
         with contextlib.suppress(OSError):
             size += Path(path).stat().st_size
     return size <= _QUICK_BYTES
+
+
+def explain_missing_module(module: str, said: str, folders: Iterable[Path]) -> str:
+    """What to do where a program could not be found, as its last line says; "" if it failed otherwise.
+
+    `folders` are those of its packages.
+    """
+    words = (f": No module named {module}", f": Error while finding module specification for {module!r}")
+    if not any(text in said for text in words):
+        return ""
+    names = sorted({name for folder in folders for name in _list_modules(folder)})
+    more = f", and {len(names) - _SHOWN_MODULES} more" if len(names) > _SHOWN_MODULES else ""
+    shown = f" They have {', '.join(names[:_SHOWN_MODULES])}{more}." if names else ""
+    return f"Set pythonModule to a module of the packages.{shown}"
+
+
+def _list_modules(folder: Path) -> Iterator[str]:
+    """Those that can be run."""
+    for path in folder.rglob("*.py"):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[-1] == "__main__":
+            parts = parts[:-1]
+        if parts and parts[-1] != "__init__" and all(part.isidentifier() for part in parts):
+            yield ".".join(parts)

@@ -93,6 +93,7 @@ def _install_packages(
     archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> tuple[str, ...]:
     """Install; returns warnings for the owner of the packages."""
+    packages.check_archives(archives, work, check_platform=not interpreter)
     environment = work / _ENVIRONMENT
     if interpreter:
         try:

@@ -13,6 +13,7 @@ import logging
 import os
 import pkgutil
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from importlib import metadata
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -32,7 +32,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from serving.artifacts.archive_check import BrokenArchive, check_archive
 from serving.artifacts.child_environment import sanitize_environment
+from serving.artifacts.pip_output import explain_failure, is_conflict
 from serving.errors import LoadFailed
 
 logger = logging.getLogger(__name__)
@@ -60,10 +62,8 @@ _PIP_VARIABLES = {
     "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUTF8": "1",
 }  # fmt: skip
-_MAX_ERROR_LINES = 6
-_CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
 # What no package may hide from the server, which has modules of these names itself.
-_SERVER_MODULES = frozenset({"autoscaler", "batch", "serving", "training"})
+_SERVER_MODULES = frozenset({"autoscaler", "batch", "serving", "training", "tuning"})
 # The time of all files in wheels that are built of folders, in seconds: a zip file knows none before 1980.
 _WHEEL_TIME = "315619200"
 # Those that compute models, the newest first.
@@ -94,6 +94,19 @@ class CompatiblePython:
     requirements: tuple[str, ...]
 
 
+def check_archives(archives: Sequence[Path], folder: Path, *, check_platform: bool) -> None:
+    """Find out without pip what is wrong with archives that are to be installed on the disk of `folder`.
+
+    `check_platform`: they are for this Python. Raises LoadFailed naming the archive.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    for archive in archives:
+        try:
+            check_archive(archive, free_bytes, check_platform=check_platform)
+        except BrokenArchive as error:
+            raise _load_failed([archive], str(error)) from error
+
+
 def install_packages(archives: Sequence[Path], target: Path, timeout: float | None = None) -> InstallResult:
     """Install source archives or wheels into `target`, with dependencies that the server lacks.
 
@@ -108,18 +121,19 @@ def install_packages(archives: Sequence[Path], target: Path, timeout: float | No
         wheels = [
             _build_wheel(archive.absolute(), work / f"archive-{n}", pip) for n, archive in enumerate(archives)
         ]
+        _check_names_differ(archives, wheels)
         try:
             plan = _plan_install(wheels, work, pip)
             if plan:
                 pip.run("install", "--no-deps", f"--target={target}", *(item.requirement for item in plan))
         except _PipFailed as failure:
-            reason = _explain_failure(str(failure))
+            reason = explain_failure(str(failure))
             named = [
                 archive
                 for archive, wheel in zip(archives, wheels, strict=True)
                 if _mentions_package(reason, wheel)
             ]
-            kind = PackageConflict if _CONFLICT.search(str(failure)) else LoadFailed
+            kind = PackageConflict if is_conflict(str(failure)) else LoadFailed
             raise _load_failed(named or archives, reason, kind) from failure
     return InstallResult(
         tuple(f"{item.name}=={item.version}" for item in plan), tuple(_find_warnings(target))
@@ -137,7 +151,7 @@ def build_wheel(source: Path, folder: Path) -> Path:
             "wheel", "--no-deps", f"--wheel-dir={folder}", str(source), SOURCE_DATE_EPOCH=_WHEEL_TIME
         )
     except _PipFailed as failure:
-        raise _load_failed([source], _explain_failure(str(failure))) from failure
+        raise _load_failed([source], explain_failure(str(failure))) from failure
     return next(folder.glob("*.whl"))
 
 
@@ -161,7 +175,7 @@ def install_in_environment(
             (own / "interpreter.pth").write_text("".join(f"{folder}\n" for folder in (scripts, *theirs)))
             _run_build(pip, Path(work), "install", *map(str, archives))
         except _PipFailed as failure:
-            raise _load_failed(archives, _explain_failure(str(failure))) from failure
+            raise _load_failed(archives, explain_failure(str(failure))) from failure
     return python
 
 
@@ -335,7 +349,7 @@ def _build_wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
         _run_build(pip, folder, "wheel", "--no-deps", f"--wheel-dir={folder}", str(archive))
     except _PipFailed as failure:
         hint = "If it builds on your machine, give the wheel instead."
-        raise _load_failed([archive], f"{_explain_failure(str(failure))}\n{hint}") from failure
+        raise _load_failed([archive], f"{explain_failure(str(failure))}\n{hint}") from failure
     return next(folder.glob("*.whl"))
 
 
@@ -351,6 +365,17 @@ def _run_build(pip: _Pip, folder: Path, *arguments: str) -> None:
         settings = folder / "setup.cfg"
         settings.write_text("[options]\npy_modules =\n")
         pip.run(*arguments, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
+
+
+def _check_names_differ(archives: Sequence[Path], wheels: Sequence[Path]) -> None:
+    """Raises LoadFailed if two archives hold the same distribution."""
+    found: dict[str, Path] = {}
+    for archive, wheel in zip(archives, wheels, strict=True):
+        name, version = wheel.name.split("-")[:2]
+        other = found.setdefault(canonicalize_name(name), archive)
+        if other is not archive:
+            reason = f"both hold the package {name} (here {version}). Leave one of them out."
+            raise _load_failed([other, archive], reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,37 +434,6 @@ def _mentions_package(text: str, wheel: Path) -> bool:
     """Whether a text names the package in `wheel`."""
     name = canonicalize_name(wheel.name.partition("-")[0])
     return bool(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", canonicalize_name(text)))
-
-
-def _explain_failure(output: str) -> str:
-    """The lines of pip's output that give the reason."""
-    if conflict := _CONFLICT.search(output):
-        return _explain_conflict(conflict[1])
-    if missing := re.search(r"No matching distribution found for (.+)", output):
-        return (
-            f"it needs {missing[1]}, which the server does not have and no package index in reach offers. "
-            "Give an archive of it too, or let the server reach an index (it reads pip's own settings)."
-        )
-    if build := re.search(r"\[\d+ lines? of output\]\n(.+?)\n\s*\[end of output\]", output, re.DOTALL):
-        return _last_error(dedent(build[1]).splitlines())
-    if trouble := re.search(r"\N{MULTIPLICATION SIGN} (.+)\n\s*╰─> (.+)", output):
-        return f"{trouble[1]} {trouble[2]}"
-    return _last_error(output.splitlines())
-
-
-def _explain_conflict(lines: str) -> str:
-    lines = re.sub(r"The user requested \(constraint\) (\S+?)==(\S+)", r"the server has \1 \2", lines)
-    lines = re.sub(r"The user requested (\S+) (\S+) \(from .+\)", r"the package is \1 \2", lines)
-    sides = ", but ".join(line.strip() for line in lines.splitlines())
-    return f"{sides}."
-
-
-def _last_error(lines: Sequence[str]) -> str:
-    """The last error and what follows it, without the frames of tracebacks, which are indented."""
-    said = [line.rstrip() for line in lines if line[:1].strip() and not line.startswith("Traceback ")]
-    errors = [n for n, line in enumerate(said) if re.match(r"[\w.]*error\b.*:", line, re.IGNORECASE)]
-    start = errors[-1] if errors else max(0, len(said) - _MAX_ERROR_LINES)
-    return "\n".join(said[start : start + _MAX_ERROR_LINES]).removeprefix("ERROR: ")
 
 
 def _find_warnings(target: Path) -> Iterator[str]:

@@ -78,6 +78,27 @@ def test_a_program_that_fails_says_why(server: Server, tmp_path: Path) -> None:
     assert ended["errorMessage"].endswith("ValueError: no such column: age")
 
 
+def test_broken_packages(server: Server, wheel: Path, tmp_path: Path) -> None:
+    """A job fails with the name of the package, what is wrong with it and what to do."""
+    half = tmp_path / wheel.name
+    half.write_bytes(wheel.read_bytes()[:200])
+    damaged = submit(server, training_job("damaged", half))
+    astray = submit(server, training_job("astray", wheel, pythonModule="trainer.tusk"))
+
+    ended = finished(server, damaged)
+    assert (ended["state"], ended["errorMessage"]) == (
+        "FAILED",
+        f"User-provided package {wheel.name} failed to install: it is damaged, or ends too early (File is "
+        "not a zip file). Copy it again, and see that it is copied whole.",
+    )
+    assert ended["errorMessage"] in texts(list_log(server, "damaged"))
+    ended = finished(server, astray)
+    assert ended["state"] == "FAILED"
+    assert ended["errorMessage"].endswith(
+        "No module named trainer.tusk\nSet pythonModule to a module of the packages. They have trainer.task."
+    )
+
+
 def test_a_cancelled_job(server: Server, wheel: Path, tmp_path: Path) -> None:
     """It says so, which Airflow reads, and cannot be cancelled again."""
     (tmp_path / "wait").touch()

@@ -173,58 +173,6 @@ def test_another_version_of_what_the_server_has_is_a_conflict(tmp_path: Path) ->
     assert f"the package is scikit-learn 0.20.2, but the server has scikit-learn {here}" in str(failure.value)
 
 
-@pytest.mark.parametrize(
-    ("setup", "extra", "words"),
-    [
-        ("**{}[0]", {}, "KeyError: 0"),
-        ("packages=['nowhere']", {}, "error: package directory 'nowhere' does not exist"),
-        ("python_requires='<3'", {}, "requires a different Python"),
-        ("", {"pyproject.toml": "[build-system]\nrequires=[]\nbuild-backend='absent'\n"}, "named 'absent'"),
-    ],
-)
-def test_a_package_that_cannot_be_built(
-    tmp_path: Path, setup: str, extra: Mapping[str, str], words: str
-) -> None:
-    """The error has the contract's words and the cause, without the frames of a traceback."""
-    archive = sdist(tmp_path, "broken", setup, extra)
-
-    with pytest.raises(
-        LoadFailed, match=r"User-provided package broken-0\.1\.tar\.gz failed to install: "
-    ) as failure:
-        install_packages([archive], tmp_path / "target")
-
-    assert words in failure.value.message
-    assert "Traceback" not in failure.value.message
-    assert "give the wheel instead" in failure.value.message
-    assert len(failure.value.message.splitlines()) < 10
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("broken-0.1.tar.gz", "not a gzip file"),
-        ("broken-0.1-py3-none-any.whl", "is invalid"),
-        ("broken-0.1-cp27-cp27m-win32.whl", "is not a supported wheel on this platform"),
-        ("broken.txt", "Invalid requirement"),
-    ],
-)
-def test_an_archive_that_is_none(tmp_path: Path, name: str, words: str) -> None:
-    """A damaged archive, one for another platform and a file of another kind are named with the cause."""
-    archive = tmp_path / name
-    archive.write_bytes(b"garbage")
-
-    with pytest.raises(LoadFailed, match=f"User-provided package {name} failed to install: .*{words}"):
-        install_packages([archive], tmp_path / "target")
-
-
-def test_a_build_that_does_not_end_in_time(tmp_path: Path) -> None:
-    """It is ended, and the setting is named."""
-    archive = sdist(tmp_path, "slow", "**__import__('time').sleep(20)")
-
-    with pytest.raises(LoadFailed, match=r"package slow-0\.1\.tar\.gz .*not done after 2 s.*build_timeout"):
-        install_packages([archive], tmp_path / "target", timeout=2)
-
-
 def test_temporary_files_of_a_build_are_beside_its_target(tmp_path: Path) -> None:
     """A kill leaves nothing anywhere else."""
     said = tmp_path / "said"

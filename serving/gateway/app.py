@@ -62,6 +62,7 @@ from serving.gateway.control.status import ClusterStatus
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, PredictionKind
+from serving.gateway.jobs.kinds.training.bucket_curves import BucketCurveReader
 from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
@@ -200,12 +201,16 @@ class Gateway:
             SuggesterLauncher(self._pool, self._deployer.select_framework_pilot("")).connect, self._supervisor
         )
         director = TuningDirector(self._catalog, self._suggestions.suggest_points)
+        training_kind = TrainingKind(
+            config, environment, director, self._deployer.select_framework_pilot
+        )
+        self._bucket_curves = BucketCurveReader(self._supervisor, training_kind.environment)
         self._jobs = JobQueue(
             self._catalog,
             self._supervisor,
             [
                 PredictionKind(config, environment, job_command),
-                TrainingKind(config, environment, director, self._deployer.select_framework_pilot),
+                training_kind,
             ],
             self._operation_runner,
             config.state_dir / "jobs",
@@ -418,7 +423,7 @@ class Gateway:
                 history=self._history,
                 inspect_files=self._deployer.inspect_files,
                 health_checks=HealthCheckRunner(self._config, self._environment),
-                metric_curves=MetricCurveReader(),
+                metric_curves=MetricCurveReader(self._bucket_curves.read),
             )
         )
 
@@ -498,6 +503,7 @@ class Gateway:
         )
         self._activator.connect_waker(RefusalCountingWaker(self._autoscaler, self._metrics))
         closing.push_async_callback(self._reconciler.persist_usage, self._catalog)
+        closing.callback(self._bucket_curves.stop)
         loops = [
             self._autoscaler.start(),
             self._reconciler.start(self._catalog),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -37,13 +38,14 @@ class EventFolder(Protocol):
 
 
 class LocalEventFolder:
-    """Symbolic links are not followed."""
+    """Symbolic links are not followed. With `most_folders` no more are looked into."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, most_folders: int | None = None) -> None:
         self._folder = folder
+        self._most_folders = most_folders
 
     def list_files(self) -> Iterator[FoundFile]:
-        for parent, _, names in os.walk(self._folder):
+        for parent, _, names in itertools.islice(os.walk(self._folder), self._most_folders):
             for name in names:
                 path = Path(parent, name)
                 if _NAME in name and not path.is_symlink():
@@ -56,13 +58,55 @@ class LocalEventFolder:
         return opened
 
 
+class EventReader:
+    """Reads the scalars of all event files below a folder, each once."""
+
+    def __init__(self, folder: EventFolder) -> None:
+        self._folder = folder
+        self._offsets: dict[str, int] = {}
+
+    def read(self, budget: int) -> Iterator[tuple[str, Scalar]]:
+        """The scalars of what is new, some `budget` bytes of it, each with the path of its file.
+
+        Raises OSError, after all that can be read.
+        """
+        files = sorted(file for file in self._folder.list_files() if _NAME in PurePosixPath(file.path).name)
+        trouble: OSError | None = None
+        for file in files[:_MAX_FILES]:
+            try:
+                while budget > 0 and (consumed := (yield from self._read_file(file, budget))):
+                    budget -= consumed
+            except OSError as error:
+                trouble = error
+        if trouble is not None:
+            raise trouble
+
+    def _read_file(self, file: FoundFile, budget: int) -> Generator[tuple[str, Scalar], None, int]:
+        """Read whole records; returns how many bytes they are."""
+        offset = self._offsets.get(file.path, 0)
+        if offset > file.size:  # another file of this name
+            offset = 0
+        if offset == file.size:
+            return 0
+        try:
+            opened = self._folder.open(file, offset)
+        except FileNotFoundError:  # removed meanwhile
+            return 0
+        with opened:
+            records = RecordReader(opened, file.size - offset, budget)
+            for data in records:
+                for scalar in parse_scalars(data):
+                    yield file.path, scalar
+        self._offsets[file.path] = offset + records.consumed
+        return records.consumed
+
+
 class EventFiles:
     """Follows the scalar of one tag."""
 
     def __init__(self, folder: EventFolder, tag: str) -> None:
-        self._folder = folder
+        self._reader = EventReader(folder)
         self._tag = tag
-        self._offsets: dict[str, int] = {}
         self._curves: dict[str, MetricCurve] = {}
         # The last value of each tag and folder, with the file.
         self._seen: dict[tuple[str, str], SeenTag] = {}
@@ -78,30 +122,8 @@ class EventFiles:
 
     def read(self, *, at_end: bool = False) -> None:
         """Read what is new, a bounded part of it, more `at_end`; raises OSError."""
-        files = sorted(file for file in self._folder.list_files() if _NAME in PurePosixPath(file.path).name)
-        budget = _LAST_BUDGET_BYTES if at_end else _BUDGET_BYTES
-        for file in files[:_MAX_FILES]:
-            while budget > 0 and (consumed := self._read_file(file, budget)):
-                budget -= consumed
-
-    def _read_file(self, file: FoundFile, budget: int) -> int:
-        """Read whole records; returns how many bytes they are."""
-        offset = self._offsets.get(file.path, 0)
-        if offset > file.size:  # another file of this name
-            offset = 0
-        if offset == file.size:
-            return 0
-        try:
-            opened = self._folder.open(file, offset)
-        except FileNotFoundError:  # removed meanwhile
-            return 0
-        with opened:
-            records = RecordReader(opened, file.size - offset, budget)
-            for data in records:
-                for scalar in parse_scalars(data):
-                    self._add_scalar(scalar, file.path)
-        self._offsets[file.path] = offset + records.consumed
-        return records.consumed
+        for path, scalar in self._reader.read(_LAST_BUDGET_BYTES if at_end else _BUDGET_BYTES):
+            self._add_scalar(scalar, path)
 
     def _add_scalar(self, scalar: Scalar, path: str) -> None:
         folder = str(PurePosixPath(path).parent)

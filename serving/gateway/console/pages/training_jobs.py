@@ -8,8 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from serving.errors import ServingError, http_status
-from serving.gateway.console.charts.line_charts import LineChart, draw_chart
-from serving.gateway.console.charts.metric_curves import find_local_folder
+from serving.gateway.console.charts.line_charts import LineChart, Points, draw_chart
 from serving.gateway.console.field_parsers import (
     drop_empty,
     locate_error,
@@ -20,6 +19,7 @@ from serving.gateway.console.field_parsers import (
 from serving.gateway.console.forms import EMPTY_FORM, Form
 from serving.gateway.console.pages.jobs import FINAL_STATES, JOB_PATH
 from serving.gateway.console.visit import Visit, action, page
+from serving.names import StudyName
 
 Json = dict[str, Any]
 
@@ -129,31 +129,32 @@ async def show_curves(visit: Visit) -> Response:
 
 
 async def _draw_charts(visit: Visit, job: Json) -> list[LineChart]:
-    """Of trials, the metric that is tuned; of other jobs, what event files in a local job folder have."""
+    """Of trials, the metric that is tuned; of other jobs, what event files in the job's folder have."""
     given = job.get("trainingInput", {})
     if "hyperparameters" in given:
-        metric = given["hyperparameters"].get("hyperparameterMetricTag") or "training/hptuning/metric"
-        trials = job.get("trainingOutput", {}).get("trials", [])[-_MAX_LINES:]
-        lines = {f"trial {one['trialId']}": _read_points(one) for one in trials}
-        return [draw_chart(metric, lines)] if any(lines.values()) else []
-    folder = find_local_folder(given.get("jobDir", ""))
-    if folder is None:
-        return []
-    curves = await visit.console.metric_curves.read(folder)
+        return _draw_trials(visit, job)
+    curves = await visit.console.metric_curves.read(given.get("jobDir", ""))
     return [
         draw_chart(tag, dict(list(lines.items())[:_MAX_LINES]))
         for tag, lines in sorted(curves.items())[:_MAX_CHARTS]
     ]
 
 
-def _read_points(trial: Json) -> list[tuple[float, float]]:
-    """Of one that has measured once, its final value."""
-    measured = trial.get("allMetrics") or [trial.get("finalMetric", {})]
-    return [
-        (float(one.get("trainingStep") or 0), float(one["objectiveValue"]))
-        for one in measured
-        if "objectiveValue" in one
-    ]
+def _draw_trials(visit: Visit, job: Json) -> list[LineChart]:
+    """What the best trials have measured on their way and at their end."""
+    study = StudyName(visit.project, job["trainingInput"]["region"], job["jobId"])
+    block = visit.console.read_state().studies.get(study)
+    if block is None:
+        return []
+    metric = block.record.study.metrics[0].name
+    lines: dict[str, Points] = {}
+    for rendered in job.get("trainingOutput", {}).get("trials", [])[:_MAX_LINES]:
+        trial = block.find_trial(int(rendered["trialId"]))
+        if trial is not None:
+            measured = [*trial.measurements, *filter(None, [trial.final])]
+            points = {float(one.step): one.values[metric] for one in measured if metric in one.values}
+            lines[f"trial {trial.number}"] = list(points.items())
+    return [draw_chart(metric, lines)] if any(lines.values()) else []
 
 
 ROUTES = (page(_PATH, show_form), action(_PATH, submit_job), page(f"{JOB_PATH}/curves", show_curves))

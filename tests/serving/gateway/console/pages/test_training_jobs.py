@@ -8,9 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from serving.gateway.console.pages.training_jobs import _read_points
+from serving.gateway.state.catalog_state import StateDraft
+from serving.gateway.state.records import ChangeStamp
+from serving.gateway.state.study_records import TrialRecord
+from serving.names import StudyName
 from tests.serving.gateway.console.charts.test_metric_curves import write
 from tests.serving.gateway.console.world import World, run, visible_text
+from tuning.study import Measurement, Trial, TrialState
 
 FORM = "/projects/p/new-training-job"
 PARAMETER = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}
@@ -99,8 +103,26 @@ def test_curves_are_drawn_from_event_files(tmp_path: Path) -> None:
     run_console(tmp_path, main)
 
 
-def test_a_trial_has_its_measurements_or_its_final_value() -> None:
-    first, last = {"objectiveValue": 0.5}, {"objectiveValue": 0.75, "trainingStep": "2"}
-    assert _read_points({"allMetrics": [first, last], "finalMetric": last}) == [(0, 0.5), (2, 0.75)]
-    assert _read_points({"finalMetric": last}) == [(2, 0.75)]
-    assert _read_points({"trialId": "1"}) == []
+def test_the_curves_of_trials(tmp_path: Path) -> None:
+    """What they have measured on their way and at their end."""
+
+    def add_trial(draft: StateDraft, _: ChangeStamp, study: StudyName) -> None:
+        first, last = (Measurement(step, 1.0, {"loss": value}) for step, value in ((0, 0.5), (2, 0.25)))
+        done = TrialState.COMPLETED
+        trial = Trial(number=1, parameters={"rate": 0.5}, state=done, measurements=(first,), final=last)
+        draft.put(TrialRecord(study, trial))
+
+    async def main(world: World) -> None:
+        spec = {"hyperparameterMetricTag": "loss", "maxTrials": 2, "params": [PARAMETER]}
+        async with world.browser() as browser:
+            await browser.open(FORM)
+            await browser.post(FORM, build_fields(tmp_path, hyperparameters=json.dumps(spec)))
+            nothing = await browser.client.get("/console/projects/p/jobs/one/curves")
+            await world.gateway._catalog.change(add_trial, StudyName("p", "us-central1", "one"))
+            part = await browser.client.get("/console/projects/p/jobs/one/curves")
+
+            assert "step" not in visible_text(nothing.text)
+            assert "step 0 to 2" in visible_text(part.text)
+            assert "trial 1 0.25" in visible_text(part.text)
+
+    run_console(tmp_path, main)

@@ -192,7 +192,7 @@ DAMAGED: Mapping[str, tuple[Build, str]] = {
 UNBUILDABLE: Mapping[str, tuple[Build, str]] = {
     "raises": (setup_py("**{}[0]"), "KeyError: 0\nIf it builds on your machine, give the wheel instead."),
     "exits": (
-        setup_py("**print('no compiler'), __import__('sys').exit(3)"),
+        setup_py("**(print('no compiler') or __import__('sys').exit(3))"),
         "the program that builds it ended with exit code 3: no compiler",
     ),
     "is killed": (

@@ -1,7 +1,7 @@
 """Follows the metrics of a job whose folder is in a bucket, until it is ended.
 
-`python -m training.bucket_curves` reads a CurveRequest on stdin and writes `tuning.metrics.event_curves.Curves`
-as a line of JSON whenever they have changed.
+`python -m training.bucket_curves` reads a CurveRequest on stdin. Whenever they have changed, it writes the
+curves (`tuning.metrics.event_curves`) as a line of JSON.
 """
 
 from __future__ import annotations

@@ -274,5 +274,3 @@ class ClusterSupervisor:
         if self._request.trial and severity == INFO:  # what is usual is said once, of the job
             return
         self._log.write(SERVICE_TASK, [(severity, line) for line in text.splitlines()])
-
-

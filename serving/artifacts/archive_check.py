@@ -34,7 +34,11 @@ _TAR_MODES: Mapping[str, _TarMode] = {
 _ZIP_SUFFIXES = (".whl", ".zip")
 _ZIP = "a zip archive"
 _FORMATS: Mapping[_TarMode, str] = {
-    "r:": "a tar archive", "r:gz": "a gzip file", "r:bz2": "a bzip2 file", "r:xz": "an xz file"}
+    "r:": "a tar archive",
+    "r:gz": "a gzip file",
+    "r:bz2": "a bzip2 file",
+    "r:xz": "an xz file",
+}
 _WEB_PAGE = "a web page"
 # The first bytes of files, and what they are.
 _MAGICS = (

@@ -15,7 +15,7 @@ _BUILD = re.compile(r"\[\d+ lines? of output\]\n(.*?)\n?\s*\[end of output\]", r
 _EXIT_CODE = re.compile(r"exit code: (-?\d+)")
 _TROUBLE = re.compile(r"\N{MULTIPLICATION SIGN} (.+)\n\s*╰─> (.+)")
 _ERROR_LINE = re.compile(r"[\w.]*error\b.*:", re.IGNORECASE)
-# What setuptools says where nothing has called setup(), and pip where the program has not even ended as it should.
+# What setuptools says where nothing has called setup(), and pip where the program ended before its time.
 _NO_SETUP = re.compile(
     r"Exactly one \.egg-info should have been produced, but found 0"
     r"|No \.egg-info directory found"

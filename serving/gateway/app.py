@@ -201,9 +201,7 @@ class Gateway:
             SuggesterLauncher(self._pool, self._deployer.select_framework_pilot("")).connect, self._supervisor
         )
         director = TuningDirector(self._catalog, self._suggestions.suggest_points)
-        training_kind = TrainingKind(
-            config, environment, director, self._deployer.select_framework_pilot
-        )
+        training_kind = TrainingKind(config, environment, director, self._deployer.select_framework_pilot)
         self._bucket_curves = BucketCurveReader(self._supervisor, training_kind.environment)
         self._jobs = JobQueue(
             self._catalog,

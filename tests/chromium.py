@@ -30,3 +30,16 @@ def running_chromium(flags: Sequence[str] = ()) -> Iterator[Browser]:
 def fits(page: Page) -> bool:
     """Whether nothing has to be scrolled to the side."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def list_serious_issues(page: Page) -> list[str]:
+    """What the accessibility checker axe calls serious or critical, in the page with all that it can open."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    return [
+        f"{issue['help']}: {node['html']}"
+        for issue in Axe().run(page).response["violations"]
+        if issue["impact"] in ("serious", "critical")
+        for node in issue["nodes"]
+    ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from tests.chromium import fits, needs_chromium, running_chromium
+from tests.chromium import fits, list_serious_issues, needs_chromium, running_chromium
 from tests.end_to_end import models
 from tests.end_to_end.conftest import CLOSED, Files
-from tests.end_to_end.training_jobs import write_wheel
+from tests.end_to_end.jobs import finished, submit
+from tests.end_to_end.jobs import job as prediction_job
+from tests.end_to_end.training_jobs import training_job, write_wheel
 from tests.server import Server, running_server
 
 if TYPE_CHECKING:
@@ -42,6 +44,27 @@ SPEC = {
     "maxParallelTrials": 2,
     "params": [{"parameterName": "rate", "type": "DISCRETE", "discreteValues": [0.25, 0.75]}],
 }
+# Every page, with what the tests leave on them.
+ACCESSIBLE = (
+    "/",
+    "/projects/local/models/tuned/versions/v1",
+    "/projects/local/deploy",
+    "/projects/local/jobs",
+    "/projects/local/jobs/first",
+    "/projects/local/jobs/first/log",
+    "/projects/local/jobs/tuned",
+    "/projects/local/jobs/tuned/trials",
+    "/projects/local/new-prediction-job",
+    "/projects/local/new-training-job",
+    "/projects/local/operations",
+    "/projects/local/operations/{operation}",
+    "/projects/local/access",
+    "/audit",
+    "/doctor",
+    "/settings",
+    "/no-such-page",
+)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 EVIL = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     "</pre>\x1b[31m\u202egnp.exe \U0001f469\u200d\U0001f680 שלום &amp; {{ 7 * 7 }} \x00"
@@ -89,6 +112,7 @@ def confirm(page: Page, button: str) -> None:
 
 def sign_in(page: Page, server: Server, token: str) -> None:
     page.goto(f"{server.url}/console/")
+    assert list_serious_issues(page) == []
     page.get_by_label("Token").fill(token)
     page.get_by_label("Token").press("Enter")
 
@@ -102,6 +126,7 @@ def test_a_token_is_made_and_revoked(browser: Browser, page: Page, tmp_path: Pat
         page.get_by_label("Whose").press("Enter")
         secret = page.locator("code.secret").inner_text()
         assert fits(page)
+        assert list_serious_issues(page) == []
         other = browser.new_page()
         sign_in(other, server, secret)
         other.get_by_text("user:ann@example.com").wait_for()
@@ -211,6 +236,48 @@ def assert_harmless(page: Page, where: str) -> None:
     assert page.locator("img[src=x]").count() == 0, where
     assert page.locator("main script").count() == 0, where
     assert fits(page), where
+
+
+@pytest.fixture(scope="module")
+def furnished(server: Server, files: Files, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """With a batch job, a tuning job and a version; those of the tests before, where these ran."""
+    folder = tmp_path_factory.mktemp("furnished")
+    if server.call("GET", "projects/local/jobs/first").status == 404:
+        (folder / "rows.jsonl").write_text("[1, 2, 3, 4]\n")
+        batch = prediction_job(
+            "first", str(folder / "rows.jsonl"), folder / "first", uri=str(files.root / "sklearn")
+        )
+        finished(server, submit(server, batch, "local"))
+    if server.call("GET", "projects/local/jobs/tuned").status == 404:
+        tuning = training_job(
+            "tuned",
+            write_wheel(folder, TRIAL),
+            args=[f"--model={files.root / 'sklearn'}"],
+            jobDir=str(folder / "tuned"),
+            hyperparameters=SPEC,
+        )
+        finished(server, submit(server, tuning, "local"))
+    if server.call("GET", "projects/local/models/tuned").status == 404:
+        server.create_model("projects/local/models/tuned")
+        server.create_version(
+            "projects/local/models/tuned/versions/v1", deploymentUri=str(files.root / "sklearn")
+        )
+    return server
+
+
+@pytest.mark.parametrize("path", ACCESSIBLE)
+def test_pages_have_no_serious_accessibility_issue(furnished: Server, page: Page, path: str) -> None:
+    """In light and dark, on narrow and wide screens, with all that a page can open."""
+    (operation, *_) = furnished.call("GET", "projects/local/operations").json["operations"]
+    page.goto(f"{furnished.url}/console{path.format(operation=operation['name'].rpartition('/')[2])}")
+    found = {}
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        for width in (360, 1280):
+            page.set_viewport_size({"width": width, "height": 740})
+            found[scheme, width] = list_serious_issues(page)
+            assert fits(page)
+    assert {look: issues for look, issues in found.items() if issues} == {}
 
 
 def test_an_open_page_goes_on_when_the_server_is_back(page: Page, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from serving.gateway.console.pages import (
     trials,
     versions,
 )
-from serving.gateway.console.rendering import ROOT, TemplateRenderer, TemplateResponse
+from serving.gateway.console.rendering import ROOT, PageRenderer, SharedPartResponse, TemplateResponse
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.sessions import (
     SESSION_SECONDS,
@@ -49,7 +49,6 @@ from serving.gateway.console.sign_in import SIGN_IN_PATH, SignInPages
 from serving.gateway.console.static_files import StaticFiles
 from serving.gateway.console.visit import NOTICE_COOKIE, PageRoute, Visit, page
 from serving.gateway.request_context import UNKNOWN_CALLER, Caller
-from serving.gateway.thread_pool import ThreadPool
 from serving.http_headers import Receive, Scope, Send
 from serving.transport.cross_origin import parse_authority
 
@@ -70,7 +69,6 @@ PAGES = (
     settings,
 )
 
-_QUEUE = 63
 # Scripts of the console name themselves when they fetch a part of a page.
 _PART_HEADER = "x-console-part"
 _HEADERS = {
@@ -91,8 +89,7 @@ class ConsoleApp:
     def __init__(self, services: ConsoleServices) -> None:
         self._services = services
         self._static = StaticFiles()
-        self._renderer = TemplateRenderer(self._static.prefix)
-        self._threads = ThreadPool("console", 1, queue=_QUEUE)
+        self._renderer = PageRenderer(self._static.prefix)
         self._sessions = SessionStore()
         routes = [route for module in PAGES for route in module.ROUTES]
         sign_in = SignInPages(self._sessions, services.access, services.audit)
@@ -161,10 +158,11 @@ class ConsoleApp:
     async def _finish(self, visit: Visit, response: Response) -> Response:
         """Render the page, and add the cookie and the headers that every page has."""
         request = visit.request
-        if isinstance(response, TemplateResponse):
-            await self._threads.run(self._renderer.render, response)
+        if isinstance(response, TemplateResponse | SharedPartResponse):
+            await self._renderer.fill(response)
             if visit.notice and _PART_HEADER not in request.headers:
                 response.delete_cookie(NOTICE_COOKIE, path=ROOT)
+            _leave_out_known_body(request, response)
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
         if request.cookies.get(_cookie_name(request)) != visit.visitor:
@@ -210,6 +208,14 @@ async def _check_anti_forgery_token(visit: Visit) -> None:
             "Nothing was changed: the form does not belong to your session, which may have ended. Load the "
             "page again and repeat what you did."
         )
+
+
+def _leave_out_known_body(request: Request, response: Response) -> None:
+    """A page that shows this part already gets none of it again; one that is done has another status."""
+    if response.status_code == 200 and request.headers.get("if-none-match") == response.headers["etag"]:
+        response.status_code = 304
+        response.body = b""
+        del response.headers["content-length"], response.headers["content-type"]
 
 
 def _cookie_name(request: Request) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import hashlib
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -13,13 +19,34 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from serving.gateway.console.text import finalize_output
+from serving.gateway.thread_pool import ThreadPool
 
 ROOT = "/console"
 _FOLDER = Path(__file__).parent / "templates"
+_QUEUE: Final = 63
+# For how long what was rendered for one visitor is shown to others, and for how many kinds of them.
+_SHARED_SECONDS: Final = 1.0
+_MAX_SHARED: Final = 64
+# After how many pieces of a text, a tenth of a millisecond, other threads get their turn.
+_PIECES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPart:
+    """A part of a page that looks the same to all visitors with the same `rights`.
+
+    What was rendered is used for a second, while `basis` is the same object. `read_values` is called on the
+    event loop; while it returns equal values nothing is rendered.
+    """
+
+    template: str
+    rights: Hashable
+    basis: object
+    read_values: Callable[[], Mapping[str, Any]]
 
 
 class TemplateResponse(Response):
-    """A page or part that is yet to be rendered, which `TemplateRenderer.render` does in a thread."""
+    """A page or part that is yet to be rendered; shared parts among its values are rendered before it."""
 
     def __init__(self, template: str, values: Mapping[str, Any], status: int) -> None:
         super().__init__(b"", status, media_type="text/html")
@@ -27,10 +54,45 @@ class TemplateResponse(Response):
         self.values = values
 
 
-class TemplateRenderer:
-    """`static_prefix` is where static files lie, below the console."""
+class SharedPartResponse(Response):
+    """A shared part by itself that is yet to be rendered."""
 
-    def __init__(self, static_prefix: str) -> None:
+    def __init__(self, part: SharedPart) -> None:
+        super().__init__(b"", media_type="text/html")
+        self.part = part
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedText:
+    """`etag` is the same for the same text only."""
+
+    text: Markup
+    body: bytes
+    etag: str
+
+    @classmethod
+    def from_text(cls, text: str) -> RenderedText:
+        body = text.encode(errors="replace")
+        etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+        return cls(Markup(text), body, etag)  # noqa: S704  a template has escaped what is in it
+
+
+@dataclass(slots=True)
+class _CachedPart:
+    basis: object = None
+    expires: float = 0.0
+    values: Mapping[str, Any] | None = None
+    rendered: RenderedText | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class PageRenderer:
+    """Renders responses in a thread of its own, and shared parts once for all who wait for them.
+
+    `static_prefix` is where static files lie, below the console.
+    """
+
+    def __init__(self, static_prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(_FOLDER),
             autoescape=True,
@@ -42,12 +104,53 @@ class TemplateRenderer:
         )
         self._environment.globals.update(url=build_url, static=_build_static_url(static_prefix))
         self._environment.filters.update(FILTERS)
+        self._threads = ThreadPool("console", 1, queue=_QUEUE)
+        self._clock = clock
+        self._cached: OrderedDict[tuple[str, Hashable], _CachedPart] = OrderedDict()
 
-    def render(self, response: TemplateResponse) -> None:
-        """Blocks for milliseconds."""
-        text = self._environment.get_template(response.template).render(response.values)
-        response.body = text.encode(errors="replace")
-        response.headers["content-length"] = str(len(response.body))
+    async def fill(self, response: TemplateResponse | SharedPartResponse) -> None:
+        """Give a response its body. Raises ResourceExhausted when too many wait."""
+        if isinstance(response, SharedPartResponse):
+            rendered = await self._render_shared(response.part)
+        else:
+            values = {
+                name: (await self._render_shared(value)).text if isinstance(value, SharedPart) else value
+                for name, value in response.values.items()
+            }
+            rendered = await self._threads.run(self.render, response.template, values)
+        response.body = rendered.body
+        response.headers["content-length"] = str(len(rendered.body))
+        response.headers["etag"] = rendered.etag
+
+    def render(self, template: str, values: Mapping[str, Any]) -> RenderedText:
+        """Blocks for milliseconds, in which other threads run."""
+        pieces = self._environment.get_template(template).generate(values)
+        text: list[str] = []
+        while batch := list(itertools.islice(pieces, _PIECES)):
+            text += batch
+            # Gives up the interpreter's lock: a prediction must not wait until the page is whole.
+            time.sleep(0)
+        return RenderedText.from_text("".join(text))
+
+    async def _render_shared(self, part: SharedPart) -> RenderedText:
+        cached = self._find_cached(part)
+        async with cached.lock:
+            now = self._clock()
+            if cached.rendered is None or cached.basis is not part.basis or now >= cached.expires:
+                values = part.read_values()
+                if cached.rendered is None or values != cached.values:
+                    cached.rendered = await self._threads.run(self.render, part.template, values)
+                    cached.values = values
+                cached.basis, cached.expires = part.basis, now + _SHARED_SECONDS
+            return cached.rendered
+
+    def _find_cached(self, part: SharedPart) -> _CachedPart:
+        key = (part.template, part.rights)
+        cached = self._cached.setdefault(key, _CachedPart())
+        self._cached.move_to_end(key)
+        while len(self._cached) > _MAX_SHARED:
+            self._cached.popitem(last=False)
+        return cached
 
 
 def build_url(path: str) -> str:

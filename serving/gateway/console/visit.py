@@ -18,7 +18,13 @@ from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_fr
 from serving.gateway.console import api_calls, forms
 from serving.gateway.console.forms import Form
 from serving.gateway.console.navigation import NAVIGATION, NavigationItem
-from serving.gateway.console.rendering import ROOT, TemplateResponse, build_url
+from serving.gateway.console.rendering import (
+    ROOT,
+    SharedPart,
+    SharedPartResponse,
+    TemplateResponse,
+    build_url,
+)
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.sessions import Session, derive_anti_forgery_token
 from serving.gateway.methods import METHODS
@@ -114,11 +120,22 @@ class Visit:
 
     def may(self, method: str, **parameters: str) -> bool:
         """Whether the visitor may call a method of the API; pages offer nothing else."""
-        access, called = self.console.access, METHODS[method]
-        if access is None or not called.permission:
+        return self.may_below(method, METHODS[method].resource.format_map(parameters))
+
+    def may_below(self, method: str, resource: str) -> bool:
+        """Whether the visitor may call a method of the API on a resource and all that is below it."""
+        access, permission = self.console.access, METHODS[method].permission
+        if access is None or not permission:
             return True
-        resource = called.resource.format_map(parameters)
-        return bool(access.filter_permissions(self.caller, resource, [called.permission]))
+        return bool(access.filter_permissions(self.caller, resource, [permission]))
+
+    def may_on_a_model(self, method: str) -> bool:
+        """Whether the visitor may call a method of the API on any one model of the project."""
+        project = self.project
+        return any(
+            self.may(method, project=project, model=name.model)
+            for name in self.console.read_state().model_order.list_children(project)
+        )
 
     def require(self, method: str, **parameters: str) -> None:
         """Raise PermissionDenied, which the audit log has, unless the visitor may call a method."""
@@ -164,6 +181,10 @@ class Visit:
         values = {"anti_forgery_token": derive_anti_forgery_token(self.visitor), **values}
         return TemplateResponse(template, values, DONE_STATUS if done else 200)
 
+    def render_shared(self, part: SharedPart) -> Response:
+        """A part that is rendered once for all who see the same."""
+        return SharedPartResponse(part)
+
     def render_error(self, error: ServingError, status: int) -> Response:
         return self.render("error.html", status=status, error=error)
 
@@ -201,13 +222,9 @@ class Visit:
         }
 
     def _is_offered(self, item: NavigationItem) -> bool:
-        project = self.project
-        if not item.method or self.may(item.method, project=project):
+        if not item.method or self.may(item.method, project=self.project):
             return True
-        return bool(item.model_method) and any(
-            self.may(item.model_method, project=project, model=name.model)
-            for name in self.console.read_state().model_order.list_children(project)
-        )
+        return bool(item.model_method) and self.may_on_a_model(item.model_method)
 
 
 PageFunction = Callable[[Visit], Awaitable[Response]]

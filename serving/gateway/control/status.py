@@ -107,9 +107,18 @@ class ClusterStatus:
         """None if the autoscaler does not track the version."""
         return self._autoscaler.versions.get(record.uid)
 
+    def is_asleep(self, record: VersionRecord) -> bool:
+        """Whether a version that can be served has no node, and needs none."""
+        tracked = self.get_tracked(record)
+        return (
+            tracked is not None
+            and record.uid not in self._autoscaler.awake
+            and not tracked.failures.permanent
+        )
+
     def list_versions(self) -> list[VersionSnapshot]:
         """All versions that the autoscaler tracks, sorted by name."""
-        snapshots = (self.get_version(record) for record in self.state.versions_by_name())
+        snapshots = (self.get_version(record) for record in self.state.sorted_versions)
         return [snapshot for snapshot in snapshots if snapshot is not None]
 
     def get_version(self, record: VersionRecord) -> VersionSnapshot | None:

@@ -6,7 +6,7 @@ A `CatalogState` is immutable; a rule changes a `StateDraft` of it, and the stor
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,11 +63,15 @@ class CatalogState:
     def operation_index(self) -> OperationIndex:
         return OperationIndex.from_operations(self.operations.values())
 
-    def versions_by_name(self) -> Iterator[VersionRecord]:
+    @cached_property
+    def sorted_versions(self) -> Sequence[VersionRecord]:
         """All versions, sorted by name."""
-        for project in sorted({name.project for name in self.models}):
-            for model in self.model_order.list_children(project):
-                yield from (self.versions[name] for name in self.version_order.list_children(model))
+        return tuple(
+            self.versions[name]
+            for project in sorted({name.project for name in self.models})
+            for model in self.model_order.list_children(project)
+            for name in self.version_order.list_children(model)
+        )
 
 
 @dataclass(frozen=True, slots=True)

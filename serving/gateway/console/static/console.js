@@ -47,8 +47,13 @@
     });
   }
 
+  // What each part was last made of, as the server calls it.
+  const etags = new WeakMap();
+
   async function refresh(part) {
-    const answer = await ask(part.dataset.live);
+    const known = etags.get(part);
+    const answer = await ask(part.dataset.live, known ? { headers: { "If-None-Match": known } } : {});
+    // Not with 304: the part shows it already.
     if (answer === null || !answer.ok) return;
     const text = await answer.text();
     if (!part.isConnected) return;
@@ -64,6 +69,7 @@
     const now = part.id ? document.getElementById(part.id) : part;
     if (now && done) delete now.dataset.live;
     if (now) {
+      etags.set(now, answer.headers.get("ETag"));
       prepare(now);
       restoreOrder(now, orders);
     }

@@ -1,10 +1,24 @@
-"""Figures and addresses as pages write them."""
+"""Figures and addresses as pages write them, and parts that many visitors share."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from collections.abc import Mapping
+from typing import Any
 
-from serving.gateway.console.rendering import build_url, format_bytes, format_rate, format_seconds
+import pytest
+from starlette.responses import Response
+
+from serving.gateway.console.pages.overview import VersionLink
+from serving.gateway.console.rendering import (
+    PageRenderer,
+    SharedPart,
+    SharedPartResponse,
+    build_url,
+    format_bytes,
+    format_rate,
+    format_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,3 +55,58 @@ def test_rate(rate: float | None, text: str) -> None:
 def test_names_in_addresses_are_quoted_and_queries_stay() -> None:
     assert build_url('/projects/a b"<') == "/console/projects/a%20b%22%3C"
     assert build_url("/x?next=%2Fy") == "/console/x?next=%2Fy"
+
+
+class SharedList:
+    """A shared part with links, and how often it was read."""
+
+    def __init__(self) -> None:
+        self.links: list[VersionLink] = []
+        self.basis: object = "first"
+        self.reads = 0
+
+    def read(self) -> Mapping[str, Any]:
+        self.reads += 1
+        return {"links": list(self.links)}
+
+    async def show(self, renderer: PageRenderer, rights: str = "") -> Response:
+        part = SharedPart("_sleeping_versions.html", rights, self.basis, self.read)
+        response = SharedPartResponse(part)
+        await renderer.fill(response)
+        return response
+
+
+def test_a_shared_part_is_made_once_a_second_for_all_with_the_same_rights() -> None:
+    async def main() -> None:
+        seconds = [0.0]
+        shared, renderer = SharedList(), PageRenderer("static/x", lambda: seconds[0])
+        first, *others = await asyncio.gather(*(shared.show(renderer) for _ in range(20)))
+        assert shared.reads == 1
+        assert {bytes(one.body) for one in others} == {bytes(first.body)}
+        await shared.show(renderer, "others")
+        assert shared.reads == 2
+        # Too soon, and then late enough for what has changed.
+        shared.links.append(VersionLink("p", "<m>", "v", is_default=True))
+        seconds[0] = 0.9
+        assert (await shared.show(renderer)).headers["etag"] == first.headers["etag"]
+        seconds[0] = 1.1
+        changed = await shared.show(renderer)
+        assert changed.headers["etag"] != first.headers["etag"]
+        assert b"&lt;m&gt; / v" in changed.body
+        assert shared.reads == 3
+        # Another catalog is looked at at once.
+        shared.basis = "second"
+        await shared.show(renderer)
+        assert shared.reads == 4
+
+    asyncio.run(main())
+
+
+def test_what_was_shared_with_few_is_forgotten_when_there_are_many_kinds_of_rights() -> None:
+    async def main() -> None:
+        shared, renderer = SharedList(), PageRenderer("static/x")
+        for number in range(200):
+            await shared.show(renderer, str(number))
+        assert len(renderer._cached) == 64
+
+    asyncio.run(main())

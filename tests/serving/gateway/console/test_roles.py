@@ -13,6 +13,7 @@ from tests.serving.gateway.console.world import Browser, World, run
 PERMISSIONS = {
     ("GET", "/"): "",
     ("GET", "/versions"): "",
+    ("GET", "/sleeping-versions"): "",
     ("GET", "/projects/{project}/models/{model}/versions/{version}"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/state"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/history"): "versions.get",

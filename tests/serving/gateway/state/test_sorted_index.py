@@ -48,6 +48,6 @@ def test_a_state_keeps_its_order(names: list[VersionName], data: st.DataObject) 
         state = draft.to_state()
 
     left = sorted(set(names) - gone)
-    assert [record.name for record in state.versions_by_name()] == left
+    assert [record.name for record in state.sorted_versions] == left
     assert state.version_order == CatalogState(versions=state.versions).version_order
     assert state.model_order == CatalogState(models=state.models).model_order

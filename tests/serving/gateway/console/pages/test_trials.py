@@ -11,7 +11,7 @@ import pytest
 
 from serving.errors import FailedPrecondition
 from serving.gateway.console.pages.trials import read_trials
-from serving.gateway.console.rendering import TemplateRenderer, TemplateResponse
+from serving.gateway.console.rendering import PageRenderer
 
 
 def make_job(goal: str, *values: float, **parameters: str) -> dict[str, Any]:
@@ -47,16 +47,11 @@ def test_other_jobs_have_no_trials() -> None:
 def test_values_of_trials_are_text_and_reach_the_script_whole() -> None:
     word = "<script>\" ' \u202e" + "x" * 30_000
     table = read_trials(make_job("MAXIMIZE", 1.0, word=word))
-    response = TemplateResponse(
-        "_trials.html",
-        {
-            "project": "p", "id": "t", "table": table, "has_ended": True, "may_deploy": True,
-            "anti_forgery_token": "",
-        },
-        200,
-    )  # fmt: skip
-    TemplateRenderer("static/x").render(response)
-    page = bytes(response.body).decode()
+    values = {
+        "project": "p", "id": "t", "table": table, "has_ended": True, "may_deploy": True,
+        "anti_forgery_token": "",
+    }  # fmt: skip
+    page = PageRenderer("static/x").render("_trials.html", values).text
     assert "<script>" not in page
     data = re.search(r'data-trials="([^"]*)"', page)
     assert data is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs_chromium
 
+COSTS_NOTHING = re.compile("(it costs|they cost) nothing until the next request")
 STATIC = Path(rendering.__file__).parent / "static"
 PAGES = (
     "jobs",
@@ -36,7 +38,9 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("console") / "state") as server:
+    """Versions fall asleep soon."""
+    flags = ("--idle-timeout", "3", "--scale-down-delay", "0", "--tick", "0.2")
+    with running_server(tmp_path_factory.mktemp("console") / "state", *flags) as server:
         yield server
 
 
@@ -44,6 +48,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def browser() -> Iterator[Browser]:
     with running_chromium() as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def version(server: Server, files: Files) -> str:
+    """The page of a version."""
+    server.create_model("projects/local/models/sleeper")
+    server.create_version(
+        "projects/local/models/sleeper/versions/v1", deploymentUri=str(files.root / "sklearn")
+    )
+    return f"{server.url}/console/projects/local/models/sleeper/versions/v1"
 
 
 @pytest.fixture
@@ -70,15 +84,43 @@ def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -
     page.get_by_text('{"predictions":').wait_for()
     page.get_by_role("img", name="Answers per second").wait_for()
     assert fits(page)
-    page.get_by_label("Most nodes").fill("2")
-    page.get_by_role("button", name="Change").click()
-    page.get_by_text("The version is changed.").wait_for()
-    assert '"maxNodes": 2' in page.locator("pre", has_text="deploymentUri").inner_text()
     page.goto(f"{server.url}/console/")
     page.get_by_role("link", name="flowers / v1").click()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_text("The version is being deleted.").wait_for()
+
+
+def test_a_version_falls_asleep_and_wakes(server: Server, page: Page, version: str) -> None:
+    page.goto(f"{server.url}/console/")
+    sleeping = page.get_by_role("region", name="Versions that sleep")
+    link = sleeping.get_by_role("link", name="sleeper / v1")
+    link.wait_for()
+    assert COSTS_NOTHING.search(sleeping.inner_text())
+    assert fits(page)
+    link.click()
+    state = page.get_by_role("region", name="State")
+    assert "asleep" in state.inner_text()
+    assert "No node runs: the version costs nothing" in state.inner_text()
+    page.get_by_role("button", name="Predict").click()
+    page.get_by_text("HTTP 200").wait_for()
+    state.get_by_text("awake", exact=True).wait_for()
+    # The page goes on by itself.
+    state.get_by_text("No node runs").wait_for()
+
+
+def test_the_scaling_of_a_version_is_changed(page: Page, version: str) -> None:
+    """With a least number of nodes it wakes without a request."""
+    page.goto(version)
+    page.get_by_label("Least nodes").fill("1")
+    page.get_by_label("Most nodes").fill("2")
+    page.get_by_role("button", name="Change").click()
+    page.get_by_text("The version is changed.").wait_for()
+    shown = page.locator("pre", has_text="deploymentUri").inner_text()
+    assert json.loads(shown)["autoScaling"] == {"minNodes": 1, "maxNodes": 2}
+    state = page.get_by_role("region", name="State")
+    state.get_by_text("awake", exact=True).wait_for()
+    assert state.locator("tbody tr").count() == 1
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -17,6 +17,8 @@ _PATH = "/projects/{project}/deploy"
 
 
 async def show_form(visit: Visit) -> Response:
+    if not visit.may_on_a_model("projects.models.versions.create"):
+        visit.require("projects.models.create", project=visit.project)
     return await _render_form(visit, EMPTY_FORM)
 
 

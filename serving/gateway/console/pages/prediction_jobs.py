@@ -18,6 +18,7 @@ _DEFAULT_REGION = "us-central1"
 
 
 async def show_form(visit: Visit) -> Response:
+    visit.require("projects.jobs.create", project=visit.project)
     return await _render_form(visit, EMPTY_FORM, None)
 
 

@@ -58,6 +58,7 @@ _MAX_LINES = 30
 
 
 async def show_form(visit: Visit) -> Response:
+    visit.require("projects.jobs.create", project=visit.project)
     return _render_form(visit, EMPTY_FORM, None)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
+from serving.gateway.access.policy import ADMIN
 from serving.gateway.console.app import PAGES
 from serving.gateway.console.rendering import ROOT
+from tests.many_versions import deploy
 from tests.serving.gateway.access.test_matrix import NO_ROLE, NO_TOKEN, ROLES, may
 from tests.serving.gateway.console.world import Browser, World, run
+from tests.serving.gateway.job_world import FAKE
 
-# The permission of each page, "" for pages that show only what the visitor may see, and for empty forms.
+# The permission of each page, "" for pages that show only what the visitor may see.
 PERMISSIONS = {
     ("GET", "/"): "",
     ("GET", "/versions"): "",
@@ -32,12 +37,12 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/jobs/{job}/models"): "jobs.get",
     ("POST", "/projects/{project}/jobs/{job}/cancel"): "jobs.cancel",
     ("POST", "/projects/{project}/jobs/{job}/labels"): "jobs.update",
-    ("GET", "/projects/{project}/new-prediction-job"): "",
+    ("GET", "/projects/{project}/new-prediction-job"): "jobs.create",
     ("POST", "/projects/{project}/new-prediction-job"): "jobs.create",
-    ("GET", "/projects/{project}/new-training-job"): "",
+    ("GET", "/projects/{project}/new-training-job"): "jobs.create",
     ("POST", "/projects/{project}/new-training-job"): "jobs.create",
     ("GET", "/projects/{project}/jobs/{job}/curves"): "jobs.get",
-    ("GET", "/projects/{project}/deploy"): "",
+    ("GET", "/projects/{project}/deploy"): "models.create",
     ("POST", "/projects/{project}/deploy"): "versions.create",
     ("GET", "/projects/{project}/operations"): "operations.list",
     ("GET", "/projects/{project}/operations/{operation}"): "operations.get",
@@ -68,6 +73,24 @@ OFFERED = {
 OFFERED_OF_THE_SERVER = {
     "/doctor": "the owner's and the editor's",
     "/settings": "the owner's and the editor's",
+}
+FORM = re.compile(r'<form[^>]* method="post" action="([^"]+)"')
+# Of each page the permission to see it, and its forms with what they need.
+FORMS = {
+    "/projects/p/models/m000/versions/v1": (
+        "versions.get",
+        {
+            "predictions": "models.predict",
+            "default": "models.update",
+            "settings": "versions.update",
+            "deletion": "versions.delete",
+        },
+    ),
+    "/projects/p/jobs/j": ("jobs.get", {"cancel": "jobs.cancel", "labels": "jobs.update"}),
+    "/projects/p/deploy": ("models.create", {"deploy": "models.create"}),
+    "/projects/p/new-prediction-job": ("jobs.create", {"new-prediction-job": "jobs.create"}),
+    "/projects/p/new-training-job": ("jobs.create", {"new-training-job": "jobs.create"}),
+    "/projects/p/access": ("the owner's and the editor's", {"members": "the owner's"}),
 }
 FIELDS = {"model": "m", "version": "v", "folder": "gs://b/m", "target": "m", "step": "check"}
 
@@ -126,3 +149,37 @@ def test_every_page_and_every_role(tmp_path: Path) -> None:
         assert wrong == []
 
     run(tmp_path, main, access="on")
+
+
+def test_pages_offer_each_role_what_it_may_do_and_nothing_else(tmp_path: Path) -> None:
+    """The forms of pages about a version and a job that are there."""
+
+    async def main(world: World) -> None:
+        job = {
+            "jobId": "j",
+            "predictionInput": {
+                "uri": "/model",
+                "inputPaths": ["/wait/go"],
+                "outputPath": str(tmp_path / "out"),
+                "dataFormat": "JSON",
+                "region": "us-central1",
+            },
+        }
+        await world.api.call(ADMIN.principal, "POST", "/v1/projects/p/jobs", job)
+        members = {role.replace(".", "_"): f"user:{role}@x.example" for role in ROLES}
+        await world.api.bind("projects/p", **members)
+        wrong = []
+        for role in ROLES:
+            async with world.browser() as browser:
+                await browser.sign_in(await world.api.token(f"user:{role}@x.example"))
+                for path, (permission, forms) in FORMS.items():
+                    wanted = {name for name, needed in forms.items() if may(role, needed)}
+                    page = await browser.client.get(f"{ROOT}{path}")
+                    offered = {action.rpartition("/")[2] for action in FORM.findall(page.text)} - {"sign-out"}
+                    if offered != (wanted if may(role, permission) else set()):
+                        wrong.append((role, path, offered))
+        assert wrong == []
+
+    (tmp_path / "out").mkdir()
+    deploy(tmp_path / "state", 1)
+    run(tmp_path / "state", main, access="on", environment=dict(os.environ), job_command=FAKE)

@@ -68,7 +68,7 @@ def test_folders_are_looked_into_only_for_those_who_may_deploy_there(tmp_path: P
         async with world.browser() as ann, world.browser() as admin:
             await ann.sign_in(await world.api.token("user:ann@example.com"))
             assert "Deploy" not in visible_text(await ann.open("/projects/p/operations"))
-            await ann.open(DEPLOY)
+            await ann.open(DEPLOY, 403)
             fields = {"model": "flowers", "version": "v1", "folder": str(tmp_path), "step": "check"}
             assert "may not create versions" in await ann.post(DEPLOY, fields, 403)
             await admin.sign_in(await world.api.token(ADMIN.principal))

@@ -647,7 +647,7 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
         "serving.artifacts.packages",
         "serving.predictor.program",
         "autoscaler.pilot",
-        "batch.__main__",
+        "batch.attempt_process",
         "batch.beam.model_handler",
         "training.replicas.forked_program",
         "training.program",

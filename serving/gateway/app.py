@@ -207,7 +207,7 @@ class Gateway:
             self._catalog,
             self._supervisor,
             [
-                PredictionKind(config, environment, job_command),
+                PredictionKind(config, environment, self._deployer.select_pilot, job_command),
                 training_kind,
             ],
             self._operation_runner,

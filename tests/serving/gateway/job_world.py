@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscaler.child_launcher import module_command
+from autoscaler.pools import PilotSpec
 from autoscaler.supervision import Supervisor
 from batch.messages import JobRequest
 from serving.config import ServeConfig
@@ -68,7 +69,9 @@ class World:
         self.supervisor = Supervisor()
         self.seen: list[tuple[str, JobState | None]] = []
         self.config = ServeConfig(state_dir=folder / "state", **settings)
-        self.kind = PredictionKind(self.config, dict(os.environ), command, grace_seconds=2.0)
+        self.kind = PredictionKind(
+            self.config, dict(os.environ), lambda _: PilotSpec("", (), {}), command, grace_seconds=2.0
+        )
         self.jobs: JobQueue = JobQueue(
             self.catalog,
             self.supervisor,

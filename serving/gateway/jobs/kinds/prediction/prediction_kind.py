@@ -10,7 +10,18 @@ from typing import Any
 import msgspec
 
 from autoscaler.child_launcher import module_command
-from batch.messages import JOB_FOLDER, FailureStatus, JobCounts, JobOutcome, JobPhase, JobReport, JobRequest
+from autoscaler.node_process import LaunchSpec
+from autoscaler.pools import PilotSpec
+from batch.messages import (
+    EMBEDDED,
+    JOB_FOLDER,
+    FailureStatus,
+    JobCounts,
+    JobOutcome,
+    JobPhase,
+    JobReport,
+    JobRequest,
+)
 from serving.artifacts.child_environment import sanitize_environment
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
@@ -32,9 +43,14 @@ from serving.gateway.state.records import JobRecord, VersionRecord
 from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutput, format_count
 
 JOB_COMMAND = module_command("batch")
+# The same in a fork of a pilot.
+_ENTRY = "batch.attempt_process:start"
 _GRACE_SECONDS = 3.0
 # Rates are averages over about this many seconds.
 _RATE_WINDOW_SECONDS = 10.0
+
+# The pilot that nodes of a version are forked from.
+SelectPilot = Callable[[VersionRecord], PilotSpec]
 
 
 class PredictionProgress:
@@ -76,15 +92,16 @@ class PredictionProgress:
 
 
 class PredictionAttempt:
-    """A process of `python -m batch`."""
+    """A process of `python -m batch`, or its like in a fork of `pilot`."""
 
-    def __init__(self, request: JobRequest) -> None:
-        self._request = request
+    def __init__(self, request: JobRequest, pilot: PilotSpec | None = None) -> None:
+        self.run_request = request
+        self.pilot = pilot
         self.progress = PredictionProgress()
 
     @property
     def request(self) -> bytes:
-        return msgspec.json.encode(self._request)
+        return msgspec.json.encode(self.run_request)
 
     @property
     def phase(self) -> str:
@@ -118,7 +135,7 @@ class PredictionAttempt:
 
     def _build_output(self, predictions: int, errors: int) -> PredictionOutput:
         return PredictionOutput(
-            output_path=self._request.output_path,
+            output_path=self.run_request.output_path,
             prediction_count=format_count(predictions),
             error_count=format_count(errors),
         )
@@ -128,6 +145,7 @@ class PredictionKind(PredictionRules):
     """Batch predictions, at most `jobs` at a time.
 
     `environment` is that of the server's process, of which jobs get what `sanitize_environment` leaves.
+    `select_pilot` finds the pilot that has imported what a version needs.
     Raises InvalidArgument for invalid settings.
     """
 
@@ -137,6 +155,7 @@ class PredictionKind(PredictionRules):
         self,
         config: ServeConfig,
         environment: Mapping[str, str],
+        select_pilot: SelectPilot,
         command: Sequence[str] = JOB_COMMAND,
         *,
         grace_seconds: float = _GRACE_SECONDS,
@@ -148,6 +167,7 @@ class PredictionKind(PredictionRules):
             **FRAMEWORK_ENVIRONMENT,
             "PYTHONUNBUFFERED": "1",
         }
+        self._select_pilot = select_pilot
         self._max_running = config.jobs
         self._defaults = JobDefaults.from_config(config)
         self._sources = TrustedSources.from_setting(config.trusted_sources)
@@ -186,10 +206,17 @@ class PredictionKind(PredictionRules):
         return self.build_first_output(record.job)
 
     def create_attempt(self, record: JobRecord, version: VersionRecord | None, folder: Path) -> JobAttempt:
-        return PredictionAttempt(build_run_request(record, version, folder, self._defaults))
+        request = build_run_request(record, version, folder, self._defaults)
+        if version is None or request.runner != EMBEDDED or request.model.interpreter:
+            return PredictionAttempt(request)
+        return PredictionAttempt(request, self._select_pilot(version))
 
     def plan_fork(self, attempt: JobAttempt) -> ForkPlan | None:
-        return None
+        """A model by its URI may need a framework that cannot be imported beside those of a pilot."""
+        if not isinstance(attempt, PredictionAttempt) or attempt.pilot is None:
+            return None
+        arguments = {"request": msgspec.to_builtins(attempt.run_request)}
+        return ForkPlan(attempt.pilot, LaunchSpec(_ENTRY, arguments, self.environment))
 
     async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
         """It knows all that it has to do."""

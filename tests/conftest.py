@@ -57,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: scheduling.turn(item.nodeid))
 
 
+def pytest_collection_finish() -> None:
+    """Keep what the imports have made, millions of objects, out of each later look for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.Scheduling:
     """Let tests that share something costly run in one process."""

@@ -28,7 +28,7 @@ class LaunchSpec:
     """What to run: `entry` is an import string "module:function"; for the rest see `linux.harden_process`.
 
     `watches_lifeline`: the entry gets the descriptor of its lifeline as the argument "lifeline", and ends by
-    itself when that is closed, as it has to end processes outside of its group.
+    itself when that is closed, as it has to end processes outside of its group. `name` is what `ps` shows.
     """
 
     entry: str
@@ -37,6 +37,7 @@ class LaunchSpec:
     open_files: int = 0
     nice: int = 0
     watches_lifeline: bool = False
+    name: str = "pilotlight-node"
 
     def to_bytes(self) -> bytes:
         """The content of the file that `read` takes."""
@@ -118,7 +119,7 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
         sys.stdout.reconfigure(line_buffering=True)  # so that it is in the log when it matters
     linux.raise_oom_score()
     linux.harden_process(order.open_files, order.nice)
-    linux.name_process("pilotlight-node")
+    linux.name_process(order.name)
     sys.argv[:] = [__file__]
     entry = import_entry(order.entry)
     listener = socket.socket(fileno=handles.listener)

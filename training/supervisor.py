@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from autoscaler import linux
 from training.cluster_supervisor import ClusterSupervisor
 from training.liveness import SendReport
 from training.messages import TrainingFailure, TrainingReport, TrainingRequest
@@ -22,7 +21,6 @@ def start(arguments: Mapping[str, Any], listener: socket.socket, report: ReportM
 
     `arguments` are "request", a TrainingRequest, and "lifeline". Reports are TrainingReports.
     """
-    linux.name_process("pilotlight-job")
     listener.close()
     request = msgspec.convert(arguments["request"], TrainingRequest)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from serving.gateway.jobs.job_kind import JOB_PROCESS
 from tests.bounds import JOB_SECONDS
 from tests.emulator import Emulator
 from tests.server import Server, until
@@ -122,11 +123,21 @@ def processes(server: Server) -> dict[str, list[int]]:
     """The processes of jobs, by what they are."""
     found: dict[str, list[int]] = {"process": [], "worker": []}
     for pid, command in server.processes().items():
-        if "autoscaler.module_process" in command and command.split()[-1] == "batch":
+        is_cold = "autoscaler.module_process" in command and command.split()[-1] == "batch"
+        is_forked = "autoscaler.pilot" in command and _read_name(pid) == JOB_PROCESS
+        if is_cold or is_forked:
             found["process"].append(pid)
         elif "batch.beam.worker" in command:
             found["worker"].append(pid)
     return found
+
+
+def _read_name(pid: int) -> str:
+    """As `ps` shows it; "" for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def check_nothing_is_left(server: Server, folder: Path) -> None:

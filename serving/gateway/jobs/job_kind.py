@@ -20,6 +20,8 @@ from serving.resources import Job
 
 # In the folder of a job: what attempts leave in it is removed when they end, whatever comes of them.
 SCRATCH_FOLDER = "scratch"
+# The name of a process that was forked for a job.
+JOB_PROCESS = "pilotlight-job"
 
 
 class SucceededAttempt(NamedTuple):

@@ -28,6 +28,7 @@ from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.catalog.prediction_checks import PredictionRules
 from serving.gateway.jobs.job_kind import (
+    JOB_PROCESS,
     AttemptResult,
     FailedAttempt,
     ForkPlan,
@@ -216,7 +217,7 @@ class PredictionKind(PredictionRules):
         if not isinstance(attempt, PredictionAttempt) or attempt.pilot is None:
             return None
         arguments = {"request": msgspec.to_builtins(attempt.run_request)}
-        return ForkPlan(attempt.pilot, LaunchSpec(_ENTRY, arguments, self.environment))
+        return ForkPlan(attempt.pilot, LaunchSpec(_ENTRY, arguments, self.environment, name=JOB_PROCESS))
 
     async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
         """It knows all that it has to do."""

@@ -9,7 +9,7 @@ import msgspec
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
 from serving.artifacts.package_imports import find_required_framework
-from serving.gateway.jobs.job_kind import ForkPlan
+from serving.gateway.jobs.job_kind import JOB_PROCESS, ForkPlan
 from training.messages import TrainingRequest
 
 _ENTRY = "training.supervisor:start"
@@ -31,4 +31,5 @@ def plan_fork(
     framework = find_required_framework(request.packages)
     pilot = select_pilot("" if framework is None else framework.name)
     arguments = {"request": msgspec.to_builtins(request)}
-    return ForkPlan(pilot, LaunchSpec(_ENTRY, arguments, environment, watches_lifeline=True))
+    launch = LaunchSpec(_ENTRY, arguments, environment, watches_lifeline=True, name=JOB_PROCESS)
+    return ForkPlan(pilot, launch)

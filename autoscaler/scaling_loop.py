@@ -26,7 +26,7 @@ from autoscaler.decision import (
 from autoscaler.errors import NodeError, StartFailedError, is_shortage
 from autoscaler.pools import Node, NodePool, NodeSpec, NodeState
 from autoscaler.supervision import BackgroundLoop, Supervisor
-from autoscaler.version_scaler import VersionScaler
+from autoscaler.version_scaler import ScalingEventListener, VersionScaler, ignore_event
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Autoscaler:
 
     `tick` is the time between two rounds in seconds. Nodes may take `memory_bytes` in all (0: what the pool
     has free). `on_trouble` is called with a version's key and why its nodes cannot be started, "" once one
-    could.
+    could, `on_event` with each decision and failure of any version.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Autoscaler:
         on_trouble: Callable[[str, str], None],
         supervisor: Supervisor,
         clock: Callable[[], float] = time.monotonic,
+        on_event: ScalingEventListener = ignore_event,
     ) -> None:
         self._activator = activator
         self._pool = pool
@@ -62,6 +63,7 @@ class Autoscaler:
         self._on_trouble = on_trouble
         self._supervisor = supervisor
         self._clock = clock
+        self._on_event = on_event
         self._started = self._last_tick_at = clock()
         self._versions: dict[str, VersionScaler] = {}
         self._awake: dict[str, None] = {}  # a set in the order of waking
@@ -83,7 +85,9 @@ class Autoscaler:
         scaler = self._versions.get(spec.key)
         if scaler is None:
             meter = self._activator.meter_of(spec)
-            scaler = VersionScaler(spec, scaling, meter, self._started, memory=memory)
+            scaler = VersionScaler(
+                spec, scaling, meter, self._started, memory=memory, on_event=self._on_event
+            )
             if start_seconds is not None:
                 scaler.starts.append((True, start_seconds))
             self._versions[spec.key] = scaler

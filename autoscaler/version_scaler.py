@@ -32,6 +32,14 @@ class ScalingEvent:
     reason: str
 
 
+# Gets each event of a version. It must not block or raise.
+ScalingEventListener = Callable[[NodeSpec, ScalingEvent], None]
+
+
+def ignore_event(_: NodeSpec, __: ScalingEvent) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Refusal:
     """Requests refused for the same reason: when last, how many, why."""
@@ -105,6 +113,7 @@ class VersionScaler:
     wake_requested: bool = False
     wakeups: dict[str, int] = field(default_factory=dict)
     hung_nodes: int = 0
+    on_event: ScalingEventListener = ignore_event
     _load_history: CounterHistory = field(init=False)
     _cpu_histories: dict[str, CounterHistory] = field(default_factory=dict)
     _observed_at: float = field(init=False)
@@ -283,8 +292,10 @@ class VersionScaler:
             del self.refusals[:-_KEPT_EVENTS]
 
     def _add_event(self, nodes: int, reason: str) -> None:
-        self.events.append(ScalingEvent(time.time(), nodes, reason))
+        event = ScalingEvent(time.time(), nodes, reason)
+        self.events.append(event)
         del self.events[:-_KEPT_EVENTS]
+        self.on_event(self.spec, event)
 
     def _end_wakeup(self, result: str) -> None:
         if self._wake_pending:

@@ -468,6 +468,9 @@ class ServeConfig(ServerSettings):
     max_studies_per_project: int = setting(
         1000, "Studies of one project; 0: no limit.", minimum=0, unit="studies"
     )
+    event_readers: int = setting(
+        100, "Clients that may follow the events (GET /events) at a time.", minimum=0, unit="clients"
+    )
     batch_runner: str = setting(
         "FnApiRunner", "The Beam runner of batch predictions that name none: FlinkRunner, DataflowRunner, ..."
     )

@@ -31,6 +31,7 @@ from serving.gateway.api.batch_requests import BatchRequestsApi
 from serving.gateway.api.discovery import DiscoveryApi, build_refusal
 from serving.gateway.api.in_process import AsgiApp, InProcessApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
+from serving.gateway.api.introspection.events import EventsApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
 from serving.gateway.api.introspection.status import StatusApi
 from serving.gateway.api.introspection.version_history import VersionHistoryApi
@@ -67,6 +68,8 @@ from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, create_tracing
+from serving.gateway.observability.event_publisher import EventPublisher
+from serving.gateway.observability.event_stream import EventStream
 from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.observability.metric_definitions import SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
@@ -176,6 +179,8 @@ class Gateway:
         self._setting_sources = setting_sources
         self._access = None if tokens is None else AccessControl(tokens)
         self._supervisor = Supervisor(on_death)
+        self._events = EventStream(config.event_readers)
+        self._event_publisher = EventPublisher(self._events, self._find_title)
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
         self._pool = create_pool(config, self._on_node_changed, self._on_node_output, self._supervisor)
         self._autoscaler = Autoscaler(
@@ -185,6 +190,7 @@ class Gateway:
             memory_bytes=config.memory_bytes,
             on_trouble=self._report_start_failure,
             supervisor=self._supervisor,
+            on_event=self._event_publisher.on_scaling_event,
         )
         self._deployer = VersionDeployer(
             config, environment, self._activator, self._autoscaler, self._pool.count_cores
@@ -325,6 +331,7 @@ class Gateway:
             "pilotlight.stats": self._get_stats,
             "pilotlight.metrics": status.get_metrics,
             "pilotlight.nodes": status.list_nodes,
+            "pilotlight.events": EventsApi(self._events, self._access).follow,
             "pilotlight.models.why": status.explain_model,
             "pilotlight.versions.why": status.explain_version,
             "pilotlight.versions.history": VersionHistoryApi(self._history, lambda: self._catalog.state).get,
@@ -538,6 +545,7 @@ class Gateway:
     def _on_commit(self, commit: Commit) -> None:
         for ending in find_completions(commit.before, commit.changes):
             self._audit.record_completion(ending.call, ending.status, ending.operation)
+        self._event_publisher.on_commit(commit)
 
     def _get_span_counts(self) -> Mapping[str, int]:
         return {} if self._tracing is None else self._tracing.span_counts.get_final_counts()
@@ -545,6 +553,11 @@ class Gateway:
     def _get_suggestion_counts(self) -> SuggestionCounts:
         answered, failed, seconds = self._suggestions.get_counts()
         return SuggestionCounts({"answered": answered, "failed": failed}, seconds)
+
+    def _find_title(self, key: str) -> str:
+        """The name of a version that is scaled, "" for another."""
+        tracked = self._autoscaler.versions.get(key)
+        return "" if tracked is None else tracked.spec.title
 
     def _report_start_failure(self, uid: str, reason: str) -> None:
         self._reconciler.report_failure(self._catalog, uid, reason)
@@ -554,6 +567,7 @@ class Gateway:
         self._autoscaler.on_node_changed(node)
         self._metrics.node_changed(node)
         self._watchdog.node_changed(node)
+        self._event_publisher.on_node_changed(node)
         if node.state is NodeState.READY:
             self._schema_registry.record_schema(self._reconciler.find_record(node.key), node)
         if node.state is NodeState.GONE:
@@ -563,6 +577,10 @@ class Gateway:
         record = self._reconciler.find_record(node.key)
         if record is not None and (target := self._routing_table.find_version_target(record)).console_log:
             self._request_log.log_node_output(target, node.id, line)
+
+    def end_streams(self) -> None:
+        """End the answers that have no end of their own: the server is to stop."""
+        self._events.close()
 
     def set_accept_trouble(self, reason: str) -> None:
         """Report why connections cannot be accepted; "" once they can."""

@@ -87,6 +87,7 @@ def serve(
                 companion=grpc,
                 cross_origin=cross_origin,
                 on_shortage=gateway.set_accept_trouble,
+                on_stopping=gateway.end_streams,
                 stop_timeout=config.stop_timeout,
             )
             await server.serve(sockets=[listener])

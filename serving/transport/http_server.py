@@ -135,7 +135,10 @@ class CompanionServer(Protocol):
 
 
 class HttpServer(GracefulServer):
-    """A server for untrusted clients: `limiter` bounds their connections; `companion` runs beside it."""
+    """A server for untrusted clients: `limiter` bounds their connections; `companion` runs beside it.
+
+    `on_stopping` is called before requests in flight are waited for.
+    """
 
     def __init__(
         self,
@@ -143,9 +146,11 @@ class HttpServer(GracefulServer):
         limiter: ConnectionLimiter,
         companion: CompanionServer | None,
         on_shortage: ShortageCallback,
+        on_stopping: Callable[[], None],
         stop_timeout: float | None,
     ) -> None:
         super().__init__(config, stop_timeout)
+        self._on_stopping = on_stopping
         self._limiter = limiter
         self._companion = companion
         self._on_shortage = on_shortage
@@ -222,6 +227,7 @@ class HttpServer(GracefulServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight finish; timeouts for slow clients stay in force."""
+        self._on_stopping()
         for listener in self._listeners:
             listener.close()
         looking = asyncio.create_task(self._check_connections_until_cancelled())
@@ -257,6 +263,10 @@ def max_connections_per_port(settings: ServerSettings) -> int:
     return min(settings.max_connections, int(_CLIENT_SHARE_OF_FILES * files / ports))
 
 
+def _stop_nothing() -> None:
+    pass
+
+
 def make_http_server(
     app: App,
     *,
@@ -267,13 +277,15 @@ def make_http_server(
     companion: CompanionServer | None = None,
     cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
     on_shortage: ShortageCallback = ignore_shortage,
+    on_stopping: Callable[[], None] = _stop_nothing,
     stop_timeout: float | None = None,
 ) -> HttpServer:
     """A server for the application; `handler`, if given, answers predictions.
 
     `cross_origin` decides which requests are answered. `drain` is how many seconds requests in flight have
     when the server stops. With a `certificate` it speaks HTTPS. `on_shortage` is called while no connection
-    can be accepted. With a `stop_timeout` the process ends so many seconds after `drain` at the latest.
+    can be accepted, `on_stopping` before requests in flight are waited for. With a `stop_timeout` the process
+    ends so many seconds after `drain` at the latest.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
@@ -294,7 +306,7 @@ def make_http_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return HttpServer(config, limiter, companion, on_shortage, stop_timeout)
+    return HttpServer(config, limiter, companion, on_shortage, on_stopping, stop_timeout)
 
 
 def _add_cors(app: App, policy: CrossOriginPolicy) -> App:

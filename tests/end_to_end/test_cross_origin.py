@@ -36,6 +36,7 @@ BOTH = (
 GATEWAY = (
     ("GET", "/metrics"),
     ("GET", "/nodes"),
+    ("GET", "/events"),
     ("GET", "/v1/projects/local/models"),
     ("POST", "/v1/projects/local/models"),
     ("DELETE", f"/v1/{MODEL}"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.server import Server, running_server, until
 
@@ -150,3 +154,39 @@ def test_a_deleted_version_is_told_no_more(server: Server, folder: str) -> None:
 
     assert metrics(server, **LABELS | {"version": "other"}) == {}
     assert [found["version"] for found in server.get_status()["versions"]] == [V1]
+
+
+def read_events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a stream: their kinds and their data."""
+    kind = ""
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if field == "event":
+            kind = value
+        elif field == "data":
+            yield kind, json.loads(value)
+
+
+def test_a_wake_up_as_it_happens(server: Server) -> None:
+    """The decision with its reason, and the node that comes of it."""
+    asleep(server)
+    with server.http.stream("GET", f"{server.url}/events?parent={V1}") as stream:
+        assert stream.headers["content-type"] == "text/event-stream"
+        assert server.predict(V1, ROW).status == 200
+        events = read_events(stream.iter_lines())
+        kind, decision = next(events)
+        assert (kind, decision["version"], decision["nodes"]) == ("scaling", V1, 1)
+        assert decision["reason"] == "1 node: a request waits"
+        states = [next(events)[1]["state"] for _ in range(2)]
+        assert states == ["starting", "ready"]
+
+
+def test_a_server_that_stops_ends_the_streams_and_does_not_wait_for_them(tmp_path: Path) -> None:
+    with running_server(tmp_path / "state", "--pilots", "off") as server:
+        with server.http.stream("GET", f"{server.url}/events") as stream:
+            begun = time.monotonic()
+            server.process.terminate()
+            [(kind, data)] = read_events(stream.iter_lines())
+            assert (kind, data["reason"]) == ("end", "stopping")
+        assert server.process.wait(HANG_SECONDS) == 0
+        assert time.monotonic() - begun < HANG_SECONDS / 2

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.thread_pool import ThreadPool
-from serving.http_headers import body_too_large, check_body_length
+from serving.http_headers import Receive, body_too_large, check_body_length
 from serving.json_depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
 from serving.names import ModelName, VersionName
 from serving.protocols import Dialect
@@ -125,6 +125,12 @@ async def read_body(request: Request) -> bytes:
         if len(body) > MAX_BODY_BYTES:
             raise body_too_large(MAX_BODY_BYTES)
     return bytes(body)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 @dataclass(frozen=True, slots=True)

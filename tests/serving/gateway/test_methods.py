@@ -49,6 +49,7 @@ def test_a_permission_has_a_resource() -> None:
         "pilotlight.readyz",
         "pilotlight.openapi",
         "pilotlight.docs",
+        "pilotlight.events",
         "pilotlight.discovery.rest",
         "pilotlight.discovery.list",
         "pilotlight.batch",

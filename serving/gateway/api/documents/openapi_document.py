@@ -196,6 +196,15 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         {"versions": array_schema(OBJECT), "pilots": array_schema(OBJECT), "gateway": OBJECT},
         ["versions", "pilots", "gateway"],
     ),
+    "pilotlight.events": OpenApiOperation(
+        "What happens, as it happens: a stream of server-sent events without an end",
+        "Server",
+        {"text/event-stream": STRING},
+        query=(
+            query_parameter("parent", STRING, "A project, model, version, job or operation: its events."),
+            query_parameter("lastEventId", STRING, "The id of an event: those after it, as by the header."),
+        ),
+    ),
     "pilotlight.models.why": _info_operation("How the default version is, and why", _WHY, _WHY),
     "pilotlight.versions.why": _info_operation("How a version is, and why", _WHY, _WHY),
     "pilotlight.versions.history": _read_operation(

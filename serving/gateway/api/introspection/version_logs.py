@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Cancelled, FailedPrecondition, InvalidArgument
-from serving.gateway.api.request_io import json_response, version_name
+from serving.gateway.api.request_io import json_response, version_name, wait_for_disconnect
 from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.observability.log_reader import LogEntryHeading, LogReader
 from serving.gateway.state.catalog_state import CatalogState
@@ -63,7 +63,7 @@ class VersionLogsApi:
             return json_response(body)
 
         reading = asyncio.create_task(self._threads.run(read_page))
-        leaving = asyncio.create_task(_wait_for_disconnect(request))
+        leaving = asyncio.create_task(wait_for_disconnect(request.receive))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -116,11 +116,6 @@ class VersionLogsApi:
                 f"The requests of {record.name} are logged to {address}; read them there."
             )
         return folder
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _parse_kind(text: str) -> LogKind:

@@ -189,4 +189,5 @@ def test_a_server_that_stops_ends_the_streams_and_does_not_wait_for_them(tmp_pat
             [(kind, data)] = read_events(stream.iter_lines())
             assert (kind, data["reason"]) == ("end", "stopping")
         assert server.process.wait(HANG_SECONDS) == 0
-        assert time.monotonic() - begun < HANG_SECONDS / 2
+        # `request_timeout` is 60 s.
+        assert time.monotonic() - begun < 30

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from autoscaler.pools import NodeState
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.console import api_calls
-from serving.gateway.console.call_snippets import list_snippets
 from serving.gateway.console.charts.history_view import (
     DEFAULT_WINDOW,
     WINDOW_LABELS,
@@ -21,6 +20,7 @@ from serving.gateway.console.field_parsers import format_labels, parse_labels
 from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
+from serving.gateway.console.prediction_form.call_snippets import list_snippets
 from serving.gateway.console.rendering import format_json
 from serving.gateway.console.visit import Visit, action, page
 from serving.gateway.control.status import VersionSnapshot

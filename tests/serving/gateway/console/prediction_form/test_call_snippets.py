@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from serving.gateway.console.call_snippets import list_snippets
+from serving.gateway.console.prediction_form.call_snippets import list_snippets
 from serving.names import VersionName
 
 SERVER = "http://127.0.0.1:8080"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.protocols.protos import load_message_class
+from tests.chromium import fits, needs_chromium, running_chromium
 from tests.end_to_end import saved_models
 from tests.end_to_end.jobs import finished, job, results, submit, write_lines
 from tests.server import Server
@@ -137,3 +139,24 @@ def test_a_signature_that_was_left_out_is_answered_with_the_reason(
         json={"inputs": [tensor], "parameters": {"signature_name": "gone"}},
     )
     assert (answer.status, wanted in answer.json["error"]) == (400, True), answer.json
+
+
+@needs_chromium
+def test_a_file_is_predicted_by_form(server: Server, operations: dict[str, Any], tmp_path: Path) -> None:
+    """The bytes of an example, for a signature that takes such; a large file is refused before it is sent."""
+    example = load_message_class("tensorflow.Example")()
+    example.features.feature["x"].float_list.value.append(1.0)
+    (tmp_path / "example").write_bytes(example.SerializeToString())
+    (tmp_path / "large").write_bytes(bytes((2 << 20) + 1))
+    with running_chromium() as browser:
+        page = browser.new_page(viewport={"width": 360, "height": 740})
+        path = f"{MODEL}/versions/{saved_models.SHARED}"
+        page.goto(f"{server.url}/console/{path}")
+        chooser = page.get_by_label("File for inputs (signature regress)")
+        chooser.set_input_files(tmp_path / "large")
+        assert "too large" in chooser.evaluate("input => input.validationMessage")
+        chooser.set_input_files(tmp_path / "example")
+        assert fits(page)
+        page.get_by_role("button", name="Predict").click()
+        page.get_by_text("HTTP 200").wait_for()
+        assert "2.5" in page.locator("pre", has_text="predictions").first.inner_text()

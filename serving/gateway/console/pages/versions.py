@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
 from starlette.responses import Response
 
 from autoscaler.pools import NodeState
-from serving.errors import InvalidArgument, ServingError
+from serving.errors import InvalidArgument, ServingError, http_status
 from serving.gateway.console import api_calls
 from serving.gateway.console.charts.history_view import (
     DEFAULT_WINDOW,
@@ -16,11 +18,18 @@ from serving.gateway.console.charts.history_view import (
     HistoryView,
     view_history,
 )
-from serving.gateway.console.field_parsers import format_labels, parse_labels
+from serving.gateway.console.field_parsers import format_labels, parse_json_object, parse_labels
 from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
 from serving.gateway.console.prediction_form.call_snippets import list_snippets
+from serving.gateway.console.prediction_form.file_inputs import (
+    MAX_FILE_BYTES,
+    FileInput,
+    insert_file,
+    list_file_inputs,
+    parse_file,
+)
 from serving.gateway.console.rendering import format_json
 from serving.gateway.console.visit import Visit, action, page
 from serving.gateway.control.status import VersionSnapshot
@@ -35,11 +44,27 @@ Json = dict[str, Any]
 _PATH = "/projects/{project}/models/{model}/versions/{version}"
 _EMPTY_REQUEST = '{"instances": []}'
 _MANUAL = "manual"
+_FILE_FIELD = "file-{}"
 _REFUSALS = frozenset({401, 403})
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A prediction that is tried: the text of its request, and what came of it."""
+
+    request: str
+    schema: Json | None
+    reply: Reply | None = None
+    error: ServingError | None = None
+
+    @property
+    def file_inputs(self) -> Sequence[FileInput]:
+        return () if self.schema is None else list_file_inputs(self.schema)
+
+
 async def show_version(visit: Visit) -> Response:
-    return await _render_page(visit, await _make_example(visit))
+    schema = await _read_schema(visit)
+    return await _render_page(visit, _Attempt(_format_example(schema), schema))
 
 
 async def show_state(visit: Visit) -> Response:
@@ -52,16 +77,36 @@ async def show_history(visit: Visit) -> Response:
 
 async def try_prediction(visit: Visit) -> Response:
     """The page with the answer. Raises what the API refuses the visitor."""
-    text = (await visit.read_form())["request"]
+    form, schema = await visit.read_form(), await _read_schema(visit)
+    attempt = _Attempt(form["request"], schema)
+    try:
+        body = _insert_files(form, attempt)
+    except InvalidArgument as error:
+        return await _render_page(visit, replace(attempt, error=error))
     reply = await visit.call_raw(
         "projects.predict",
-        body=text.encode(),
+        body=body,
         headers={WANTS_TIMING_HEADER: b"1"},
         name=_PATH.format_map(visit.path).removeprefix("/projects/"),
     )
     if reply.status in _REFUSALS:
         api_calls.read_reply(reply)
-    return await _render_page(visit, text, reply)
+    return await _render_page(visit, replace(attempt, reply=reply))
+
+
+def _insert_files(form: Form, attempt: _Attempt) -> bytes:
+    """The body to send, with the files that were chosen. Raises InvalidArgument, BodyTooLarge."""
+    chosen = [
+        (one, text)
+        for number, one in enumerate(attempt.file_inputs)
+        if (text := form[_FILE_FIELD.format(number)])
+    ]
+    if not chosen or attempt.schema is None:
+        return attempt.request.encode()
+    body = parse_json_object(attempt.request, "request")
+    for file_input, text in chosen:
+        body = insert_file(body, file_input, parse_file(text), attempt.schema["defaultSignature"])
+    return orjson.dumps(body)
 
 
 async def set_default(visit: Visit) -> Response:
@@ -132,10 +177,14 @@ def _read_name(visit: Visit) -> VersionName:
     return VersionName(visit.path["project"], visit.path["model"], visit.path["version"])
 
 
-async def _render_page(visit: Visit, request: str, reply: Reply | None = None) -> Response:
-    state = await _read_state(visit)
+async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
+    state, request, reply, error = await _read_state(visit), attempt.request, attempt.reply, attempt.error
     return visit.render(
         "version.html",
+        status=200 if error is None else http_status(error),
+        error=error,
+        file_inputs=attempt.file_inputs,
+        most_file_bytes=MAX_FILE_BYTES,
         **state,
         request=request,
         snippets=list_snippets(str(visit.request.base_url).rstrip("/"), _read_name(visit), request),
@@ -199,13 +248,20 @@ def _list_nodes(snapshot: VersionSnapshot | None) -> list[Json]:
     ]
 
 
-async def _make_example(visit: Visit) -> str:
-    """A request that the model takes, as far as its schema is known."""
+async def _read_schema(visit: Visit) -> Json | None:
+    """None as far as it is not known."""
     try:
-        schema = await _call(visit, "pilotlight.versions.schema")
+        schema: Json = await _call(visit, "pilotlight.versions.schema")
     except ServingError:
+        return None
+    return schema
+
+
+def _format_example(schema: Json | None) -> str:
+    """A request that the model takes, as far as its schema is known."""
+    if schema is None or "example" not in schema:
         return _EMPTY_REQUEST
-    return _EMPTY_REQUEST if "example" not in schema else format_json({"instances": [schema["example"]]})
+    return format_json({"instances": [schema["example"]]})
 
 
 def _read_phases(reply: Reply) -> list[tuple[str, float]]:

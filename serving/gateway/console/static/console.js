@@ -176,17 +176,22 @@
     setTimeout(() => { button.textContent = before; }, 1500);
   });
 
-  // The bytes of a file, as base64, in the field that the input names.
+  // The bytes of a file, as base64, in the field that the input names. Until they are there the form is not sent.
   document.addEventListener("change", (event) => {
-    const target = event.target.dataset?.into;
-    const file = event.target.files?.[0];
-    if (!target || !file) return;
+    const input = event.target;
+    const field = document.getElementById(input.dataset?.into ?? "");
+    if (!field) return;
+    const file = input.files?.[0];
+    const isTooLarge = file !== undefined && file.size > Number(input.dataset.mostBytes ?? Infinity);
+    field.value = "";
+    input.setCustomValidity(isTooLarge ? input.dataset.tooLarge : "");
+    if (!file || !input.reportValidity()) return;
+    const buttons = [...input.form.querySelectorAll("button")];
     const reader = new FileReader();
-    reader.onload = () => {
-      const field = document.getElementById(target);
-      field.value = reader.result.slice(reader.result.indexOf(",") + 1);
-      field.dispatchEvent(new Event("input", { bubbles: true }));
-    };
+    reader.onload = () => { field.value = reader.result.slice(reader.result.indexOf(",") + 1); };
+    reader.onerror = () => { input.setCustomValidity("The file cannot be read."); input.reportValidity(); };
+    reader.onloadend = () => buttons.forEach((one) => { one.disabled = false; });
+    buttons.forEach((one) => { one.disabled = true; });
     reader.readAsDataURL(file);
   });
 

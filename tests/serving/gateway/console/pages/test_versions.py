@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from html import unescape
 from pathlib import Path
 
+from serving.gateway.console.prediction_form.file_inputs import MAX_FILE_BYTES
+from serving.gateway.state.records import DeploymentInfo, ModelRecord, VersionRecord
+from serving.gateway.state.store import SqliteStore
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, pack_schema
+from serving.names import VersionName
+from serving.resources import Model, Version, VersionState
 from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.console.world import World, run, visible_text
 
@@ -19,6 +26,23 @@ async def create_failed_version(world: World, folder: Path) -> None:
     async with asyncio.timeout(HANG_SECONDS):
         while not await has_failed(world):  # noqa: ASYNC110  another process changes it
             await asyncio.sleep(0.05)
+
+
+def store_ready_version(folder: Path, *inputs: TensorSpec) -> None:
+    """A version with these inputs, as if it had been deployed; no node of it can start."""
+    name = VersionName("p", "m", "v1")
+    signature = ModelSignature(inputs, (TensorSpec("label", "INT64", (-1,)),))
+    schema = ModelSchema("tensorflow_savedmodel", {DEFAULT_SIGNATURE: signature})
+    version = VersionRecord(
+        name=name,
+        uid="u",
+        version=Version(name=str(name), state=VersionState.READY, deployment_uri="/nowhere"),
+        deployed=DeploymentInfo(model_dir="/nowhere", framework="TENSORFLOW", schema=pack_schema(schema)),
+    )
+    model = ModelRecord(name=name.parent, model=Model(name=str(name.parent)), default="v1")
+    store = SqliteStore(folder / "state.db")
+    store.commit({("models", str(name.parent)): model, ("versions", str(name)): version})
+    store.close()
 
 
 async def has_failed(world: World) -> bool:
@@ -80,5 +104,30 @@ def test_a_version_that_is_not_there(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         async with world.browser() as browser:
             await browser.open(PAGE, 404)
+
+    run(tmp_path, main)
+
+
+def test_files_are_taken_where_a_model_takes_bytes(tmp_path: Path) -> None:
+    """What is wrong with one is said in the form, and nothing is sent."""
+    store_ready_version(tmp_path, TensorSpec("<i>image", "BYTES", (-1,)), TensorSpec("n", "FP32", (-1,)))
+
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            page = await browser.open(PAGE)
+            assert page.count('type="file"') == 1
+            assert "<i>" not in page
+            assert "File for <i>image" in visible_text(page)
+            large = base64.urlsafe_b64encode(bytes(MAX_FILE_BYTES + 1)).decode()
+            for request, file, status, message in (
+                ("{}", "no base64", 400, "choose it again"),
+                ("{} {", "AA==", 400, "That is no JSON"),
+                ("{}", large, 413, "Send a larger one by one of the calls below"),
+            ):
+                page = await browser.post(
+                    f"{PAGE}/predictions", {"request": request, "file-0": file}, status
+                )
+                assert message in visible_text(page)
+                assert "Answer" not in page
 
     run(tmp_path, main)

@@ -426,6 +426,8 @@ class Gateway:
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
                 history=self._history,
+                metrics=self._metrics,
+                prediction_stats=self._prediction_stats,
                 inspect_files=self._deployer.inspect_files,
                 health_checks=HealthCheckRunner(self._config, self._environment),
                 metric_curves=MetricCurveReader(self._bucket_curves.read),

@@ -83,12 +83,31 @@ def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -
     page.get_by_text("HTTP 200").wait_for()
     page.get_by_text('{"predictions":').wait_for()
     page.get_by_role("img", name="Answers per second").wait_for()
+    page.get_by_role("heading", name="Starts of nodes").wait_for()
+    page.get_by_role("row", name="total from the last byte").wait_for()
+    page.get_by_role("heading", name="How it is computed").wait_for()
     assert fits(page)
+    check_that_a_log_is_followed(server, page)
     page.goto(f"{server.url}/console/")
     page.get_by_role("link", name="flowers / v1").click()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_text("The version is being deleted.").wait_for()
+
+
+def check_that_a_log_is_followed(server: Server, page: Page) -> None:
+    """Lines appear on the open page as they are written."""
+    day = server.state_dir / "logs" / "console" / "local" / "flowers" / "v1" / "dt=2030-01-02"
+    day.mkdir(parents=True)
+    with (day / "000001-0.jsonl").open("a") as log:
+        for text in ("first <b>line", "second <i>line"):
+            entry = {"time": "2030-01-02T00:00:00Z", "message": text}
+            entry |= {"model": "flowers", "model_version": "v1"}
+            print(json.dumps(entry), file=log, flush=True)
+            if text.startswith("first"):
+                page.goto(f"{server.url}/console/projects/local/models/flowers/versions/v1")
+            page.locator("#version-log pre", has_text=text).wait_for()
+    assert fits(page)
 
 
 def test_a_version_falls_asleep_and_wakes(server: Server, page: Page, version: str) -> None:

@@ -34,6 +34,7 @@ from serving.gateway.console.pages import (
     settings,
     training_jobs,
     trials,
+    version_details,
     versions,
 )
 from serving.gateway.console.rendering import ROOT, PageRenderer, SharedPartResponse, TemplateResponse
@@ -57,6 +58,7 @@ logger = logging.getLogger(__name__)
 PAGES = (
     overview,
     versions,
+    version_details,
     jobs,
     prediction_jobs,
     training_jobs,

@@ -14,6 +14,8 @@ from serving.gateway.console.health_checks import HealthCheckRunner
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.history_recorder import HistoryRecorder
+from serving.gateway.observability.metrics import Metrics
+from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.state.catalog_state import CatalogState
 from serving.resources import Version
 
@@ -33,6 +35,8 @@ class ConsoleServices:
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
     history: HistoryRecorder
+    metrics: Metrics
+    prediction_stats: PredictionStats
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]
     health_checks: HealthCheckRunner
     metric_curves: MetricCurveReader

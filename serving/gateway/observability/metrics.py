@@ -71,6 +71,15 @@ class MetricSources:
     suggestions: Callable[[], SuggestionCounts] = lambda: SuggestionCounts({}, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class StartSummary:
+    """Starts of nodes of one version, forked or cold: `seconds` are means by phase, `total` among them."""
+
+    how: str
+    count: int
+    seconds: Mapping[str, float]
+
+
 class Metrics:
     def __init__(
         self, status: ClusterStatus, stats: PredictionStats, sources: MetricSources | None = None
@@ -136,6 +145,24 @@ class Metrics:
         if self._log_counts_task.done() and not self._log_counts_task.cancelled():
             self._logs = self._log_counts_task.result()
         return self._logs
+
+    def summarize_starts(self, uid: str) -> Sequence[StartSummary]:
+        """How long the starts of its nodes took since the server's start, forked ones first."""
+        histogram = self._starts.get(uid)
+        if histogram is None:
+            return ()
+        sums, counts = dict[tuple[str, str], float](), Counter[str]()
+        for sample in next(iter(histogram.collect())).samples:
+            phase, how = sample.labels.get("phase", ""), sample.labels.get("how", "")
+            if sample.name.endswith("_sum"):
+                sums[how, phase] = sample.value
+            elif sample.name.endswith("_count"):
+                counts[how] = int(sample.value)
+        return [
+            StartSummary(how, count, {phase: sums[how, phase] / count for one, phase in sums if one == how})
+            for how in (FORKED, COLD)
+            if (count := counts[how])
+        ]
 
     def forget_version(self, uid: str) -> None:
         self._starts.pop(uid, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,14 @@ from serving.gateway.console.field_parsers import format_labels, parse_json_obje
 from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
+from serving.gateway.console.pages.version_details import (
+    VERSION_PATH,
+    call_version,
+    read_acceleration,
+    read_log,
+    read_name,
+    read_phases,
+)
 from serving.gateway.console.prediction_form.call_snippets import list_snippets
 from serving.gateway.console.prediction_form.file_inputs import (
     MAX_FILE_BYTES,
@@ -36,12 +44,10 @@ from serving.gateway.control.status import VersionSnapshot
 from serving.gateway.observability.history import WINDOWS
 from serving.gateway.state.records import VersionRecord
 from serving.http_headers import WANTS_TIMING_HEADER
-from serving.names import VersionName
 from serving.protocols import Reply
 
 Json = dict[str, Any]
 
-_PATH = "/projects/{project}/models/{model}/versions/{version}"
 _EMPTY_REQUEST = '{"instances": []}'
 _MANUAL = "manual"
 _FILE_FIELD = "file-{}"
@@ -87,7 +93,7 @@ async def try_prediction(visit: Visit) -> Response:
         "projects.predict",
         body=body,
         headers={WANTS_TIMING_HEADER: b"1"},
-        name=_PATH.format_map(visit.path).removeprefix("/projects/"),
+        name=VERSION_PATH.format_map(visit.path).removeprefix("/projects/"),
     )
     if reply.status in _REFUSALS:
         api_calls.read_reply(reply)
@@ -110,8 +116,8 @@ def _insert_files(form: Form, attempt: _Attempt) -> bytes:
 
 
 async def set_default(visit: Visit) -> Response:
-    await _call(visit, "projects.models.versions.setDefault", body={})
-    return visit.redirect(_PATH.format_map(visit.path), notice="This version is the default of its model.")
+    await call_version(visit, "projects.models.versions.setDefault", body={})
+    return visit.redirect(VERSION_PATH.format_map(visit.path), notice="This version is the default of its model.")
 
 
 async def update_version(visit: Visit) -> Response:
@@ -129,29 +135,19 @@ async def update_version(visit: Visit) -> Response:
         bounds = {name: _parse_count(form, name) for name in ("minNodes", "maxNodes")}
         body["autoScaling"] = bounds
         mask = ",".join(f"autoScaling.{name}" for name in bounds)
-    await _call(
+    await call_version(
         visit,
         "projects.models.versions.patch",
         query={"updateMask": f"description,labels,{mask}"},
         body=body,
     )
-    return visit.redirect(_PATH.format_map(visit.path), notice="The version is changed.")
+    return visit.redirect(VERSION_PATH.format_map(visit.path), notice="The version is changed.")
 
 
 async def delete_version(visit: Visit) -> Response:
-    deletion = await _call(visit, "projects.models.versions.delete")
+    deletion = await call_version(visit, "projects.models.versions.delete")
     path = OPERATION_PATH.format(project=visit.project, operation=deletion["name"].rpartition("/")[2])
     return visit.redirect(path, notice="The version is being deleted.")
-
-
-async def _call(
-    visit: Visit, method: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
-) -> Any:
-    """A method of the page's version."""
-    name = _read_name(visit)
-    return await visit.call(
-        method, query=query, body=body, project=name.project, model=name.model, version=name.version
-    )
 
 
 def _parse_count(form: Form, name: str) -> int:
@@ -173,12 +169,9 @@ def _describe_scaling(version: Json) -> Json:
     }
 
 
-def _read_name(visit: Visit) -> VersionName:
-    return VersionName(visit.path["project"], visit.path["model"], visit.path["version"])
-
-
 async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
     state, request, reply, error = await _read_state(visit), attempt.request, attempt.reply, attempt.error
+    may_read_logs = visit.may("pilotlight.versions.logs", **visit.path)
     return visit.render(
         "version.html",
         status=200 if error is None else http_status(error),
@@ -186,13 +179,17 @@ async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
         file_inputs=attempt.file_inputs,
         most_file_bytes=MAX_FILE_BYTES,
         **state,
+        **read_phases(visit),
+        **await read_acceleration(visit),
+        **(await read_log(visit) if may_read_logs else {}),
+        may_read_logs=may_read_logs,
         request=request,
-        snippets=list_snippets(str(visit.request.base_url).rstrip("/"), _read_name(visit), request),
+        snippets=list_snippets(str(visit.request.base_url).rstrip("/"), read_name(visit), request),
         answer=None if reply is None else reply.body.decode(errors="replace"),
         answer_status=0 if reply is None else reply.status,
         phases=[] if reply is None else _read_phases(reply),
         may_predict=visit.may(
-            "projects.predict", name=_PATH.format_map(visit.path).removeprefix("/projects/")
+            "projects.predict", name=VERSION_PATH.format_map(visit.path).removeprefix("/projects/")
         ),
         may_update=visit.may("projects.models.versions.patch", **visit.path),
         labels=format_labels(state["details"].get("labels", {})),
@@ -204,15 +201,15 @@ async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
 
 async def _read_state(visit: Visit) -> Json:
     """Raises NotFound and PermissionDenied."""
-    version = await _call(visit, "projects.models.versions.get")
-    name = _read_name(visit)
+    version = await call_version(visit, "projects.models.versions.get")
+    name = read_name(visit)
     record = visit.console.read_state().versions.get(name)
     snapshot = None if record is None else visit.console.cluster_status.get_version(record)
     return {
         "project": name.project,
         "model": name.model,
         "version": name.version,
-        "path": _PATH.format_map(visit.path),
+        "path": VERSION_PATH.format_map(visit.path),
         "details": version,
         "condition": "deleted" if record is None else describe_condition(record, snapshot),
         "warnings": () if record is None else record.version.warnings,
@@ -251,7 +248,7 @@ def _list_nodes(snapshot: VersionSnapshot | None) -> list[Json]:
 async def _read_schema(visit: Visit) -> Json | None:
     """None as far as it is not known."""
     try:
-        schema: Json = await _call(visit, "pilotlight.versions.schema")
+        schema: Json = await call_version(visit, "pilotlight.versions.schema")
     except ServingError:
         return None
     return schema
@@ -272,11 +269,11 @@ def _read_phases(reply: Reply) -> list[tuple[str, float]]:
 
 
 ROUTES = (
-    page(_PATH, show_version),
-    page(f"{_PATH}/state", show_state),
-    page(f"{_PATH}/history", show_history),
-    action(f"{_PATH}/predictions", try_prediction),
-    action(f"{_PATH}/default", set_default),
-    action(f"{_PATH}/settings", update_version),
-    action(f"{_PATH}/deletion", delete_version),
+    page(VERSION_PATH, show_version),
+    page(f"{VERSION_PATH}/state", show_state),
+    page(f"{VERSION_PATH}/history", show_history),
+    action(f"{VERSION_PATH}/predictions", try_prediction),
+    action(f"{VERSION_PATH}/default", set_default),
+    action(f"{VERSION_PATH}/settings", update_version),
+    action(f"{VERSION_PATH}/deletion", delete_version),
 )

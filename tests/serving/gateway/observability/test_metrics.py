@@ -190,6 +190,11 @@ def test_starts_are_told_by_phase() -> None:
         assert buckets[key(**V1, phase="total", how="forked", le="0.2")] == 0
         assert buckets[key(**V1, phase="total", how="forked", le="0.5")] == 2
         assert buckets[key(**V1, phase="total", how="cold", le="+Inf")] == 1
+        forked_starts, cold_starts = world.metrics.summarize_starts("m/v1")
+        assert (forked_starts.how, forked_starts.count, cold_starts.count) == ("forked", 2, 1)
+        expected = {"start": 0.05, "load": 0.3, "warm": 0.15, "total": 0.5}
+        assert forked_starts.seconds == pytest.approx(expected)
+        assert world.metrics.summarize_starts("m/v2") == ()
 
     run(main)
 

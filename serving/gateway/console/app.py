@@ -28,6 +28,7 @@ from serving.gateway.console.pages import (
     deploy,
     doctor,
     jobs,
+    models,
     operations,
     overview,
     prediction_jobs,
@@ -57,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 PAGES = (
     overview,
+    models,
     versions,
     version_details,
     jobs,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,15 +17,16 @@ from autoscaler.pools import NodeState
 from serving.gateway.console.rendering import SharedPart
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.visit import Visit, page
-from serving.gateway.control.status import VersionSnapshot
+from serving.gateway.control.status import VersionCondition, VersionSnapshot
 from serving.gateway.observability.history import Figures
 from serving.gateway.observability.history_recorder import RECENT_SECONDS
 from serving.gateway.state.records import VersionRecord
-from serving.names import ModelName
+from serving.names import ModelName, VersionName
 from serving.resources import VersionState
 
 _METHOD = "projects.models.versions.get"
 _MODEL_OF = operator.attrgetter("name.project", "name.model")
+_SERVABLE = frozenset(VersionCondition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class VersionLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version that does not sleep; `condition` is its state in words, `nodes` are the states of its nodes.
+    """A version; `condition` is its state in words, `nodes` are the states of its nodes.
 
     `recent` has the figures of the last seconds, None for a version that did nothing for a day.
     """
@@ -72,6 +73,11 @@ class VersionRow:
         """Answers per second."""
         return None if self.recent is None else self.recent.requests / RECENT_SECONDS
 
+    @property
+    def is_servable(self) -> bool:
+        """Whether it answers, or would with a node."""
+        return self.condition in _SERVABLE
+
 
 async def show_overview(visit: Visit) -> Response:
     visible = find_visible_versions(visit)
@@ -79,6 +85,7 @@ async def show_overview(visit: Visit) -> Response:
         "overview.html",
         versions=_share_versions(visit.console, visible),
         sleeping_versions=_share_sleeping_versions(visit.console, visible),
+        empty_models=list(_iter_empty_models(visit)),
     )
 
 
@@ -90,6 +97,24 @@ async def show_versions(visit: Visit) -> Response:
 async def show_sleeping_versions(visit: Visit) -> Response:
     """The list of those that sleep, which the page fetches again."""
     return visit.render_shared(_share_sleeping_versions(visit.console, find_visible_versions(visit)))
+
+
+def list_rows(visit: Visit, names: Iterable[VersionName]) -> Iterator[VersionRow]:
+    """Those of the versions that the visitor may see."""
+    state = visit.console.read_state()
+    for name in names:
+        if visit.may_below(_METHOD, str(name)):
+            is_default = state.models[name.parent].default == name.version
+            link = VersionLink(name.project, name.model, name.version, is_default)
+            yield _build_row(visit.console, link, state.versions[name])
+
+
+def _iter_empty_models(visit: Visit) -> Iterator[ModelName]:
+    """The models without a version that the visitor may see."""
+    state = visit.console.read_state()
+    for name in sorted(state.models):
+        if not state.version_order.list_children(name) and visit.may_below("projects.models.get", str(name)):
+            yield name
 
 
 def find_visible_versions(visit: Visit) -> VisibleVersions:

@@ -1,4 +1,4 @@
-"""What the page of a version says besides its state, on a gateway without nodes; a real one is in Chromium."""
+"""What the page of a version says besides its state; a version with nodes is in test_console_pages."""
 
 from __future__ import annotations
 

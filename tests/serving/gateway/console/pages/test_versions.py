@@ -28,20 +28,20 @@ async def create_failed_version(world: World, folder: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-def store_ready_version(folder: Path, *inputs: TensorSpec) -> None:
-    """A version with these inputs, as if it had been deployed; no node of it can start."""
-    name = VersionName("p", "m", "v1")
+def store_ready_version(folder: Path, *inputs: TensorSpec, version: str = "v1") -> None:
+    """A version with these inputs, as if it had been deployed; no node of it can start. v1 is the default."""
+    name = VersionName("p", "m", version)
     signature = ModelSignature(inputs, (TensorSpec("label", "INT64", (-1,)),))
     schema = ModelSchema("tensorflow_savedmodel", {DEFAULT_SIGNATURE: signature})
-    version = VersionRecord(
+    record = VersionRecord(
         name=name,
-        uid="u",
+        uid=version,
         version=Version(name=str(name), state=VersionState.READY, deployment_uri="/nowhere"),
         deployed=DeploymentInfo(model_dir="/nowhere", framework="TENSORFLOW", schema=pack_schema(schema)),
     )
     model = ModelRecord(name=name.parent, model=Model(name=str(name.parent)), default="v1")
     store = SqliteStore(folder / "state.db")
-    store.commit({("models", str(name.parent)): model, ("versions", str(name)): version})
+    store.commit({("models", str(name.parent)): model, ("versions", str(name)): record})
     store.close()
 
 

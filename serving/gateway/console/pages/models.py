@@ -1,0 +1,85 @@
+"""One model: its versions and which of them is the default, its labels, and its end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from serving.gateway.console.field_parsers import format_labels, parse_labels
+from serving.gateway.console.pages.overview import list_rows
+from serving.gateway.console.visit import Visit, action, page
+from serving.names import ModelName
+
+Json = dict[str, Any]
+
+MODEL_PATH: Final = "/projects/{project}/models/{model}"
+
+
+async def show_model(visit: Visit) -> Response:
+    model, names = await _read_model(visit), visit.path
+    return visit.render(
+        "model.html",
+        **_list_versions(visit),
+        details={name: value for name, value in model.items() if name != "defaultVersion"},
+        labels=format_labels(model.get("labels", {})),
+        may_update=visit.may("projects.models.patch", **names),
+        may_delete=visit.may("projects.models.delete", **names),
+        may_deploy=visit.may("projects.models.versions.create", **names),
+    )
+
+
+async def show_versions(visit: Visit) -> Response:
+    """The table of versions, which the page fetches again."""
+    await _read_model(visit)
+    return visit.render_partial("_model_versions.html", **_list_versions(visit))
+
+
+async def set_default(visit: Visit) -> Response:
+    version = (await visit.read_form())["version"]
+    await visit.call("projects.models.versions.setDefault", body={}, version=version, **visit.path)
+    return visit.redirect(MODEL_PATH.format_map(visit.path), notice=f"{version} is the default version.")
+
+
+async def update_model(visit: Visit) -> Response:
+    form = await visit.read_form()
+    body = {
+        "description": form["description"],
+        "labels": parse_labels(form["labels"]),
+        "etag": form["etag"],
+    }
+    query = {"updateMask": "description,labels"}
+    await visit.call("projects.models.patch", query=query, body=body, **visit.path)
+    return visit.redirect(MODEL_PATH.format_map(visit.path), notice="The model is changed.")
+
+
+async def delete_model(visit: Visit) -> Response:
+    await visit.call("projects.models.delete", **visit.path)
+    return visit.redirect("/", notice=f"The model {visit.path['model']} is deleted.")
+
+
+async def _read_model(visit: Visit) -> Json:
+    """Raises NotFound and PermissionDenied."""
+    model: Json = await visit.call("projects.models.get", **visit.path)
+    return model
+
+
+def _list_versions(visit: Visit) -> Json:
+    project, model = visit.path["project"], visit.path["model"]
+    names = visit.console.read_state().version_order.list_children(ModelName(project, model))
+    return {
+        "project": project,
+        "model": model,
+        "path": MODEL_PATH.format_map(visit.path),
+        "rows": list(list_rows(visit, names)),
+        "may_set_default": visit.may("projects.models.patch", project=project, model=model),
+    }
+
+
+ROUTES = (
+    page(MODEL_PATH, show_model),
+    page(f"{MODEL_PATH}/version-list", show_versions),
+    action(f"{MODEL_PATH}/default", set_default),
+    action(f"{MODEL_PATH}/settings", update_model),
+    action(f"{MODEL_PATH}/deletion", delete_model),
+)

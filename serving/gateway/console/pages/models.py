@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -37,7 +38,7 @@ async def show_versions(visit: Visit) -> Response:
 
 async def set_default(visit: Visit) -> Response:
     version = (await visit.read_form())["version"]
-    await visit.call("projects.models.versions.setDefault", body={}, version=version, **visit.path)
+    await _call(visit, "projects.models.versions.setDefault", body={}, version=version)
     return visit.redirect(MODEL_PATH.format_map(visit.path), notice=f"{version} is the default version.")
 
 
@@ -48,19 +49,32 @@ async def update_model(visit: Visit) -> Response:
         "labels": parse_labels(form["labels"]),
         "etag": form["etag"],
     }
-    query = {"updateMask": "description,labels"}
-    await visit.call("projects.models.patch", query=query, body=body, **visit.path)
+    await _call(visit, "projects.models.patch", query={"updateMask": "description,labels"}, body=body)
     return visit.redirect(MODEL_PATH.format_map(visit.path), notice="The model is changed.")
 
 
 async def delete_model(visit: Visit) -> Response:
-    await visit.call("projects.models.delete", **visit.path)
+    await _call(visit, "projects.models.delete")
     return visit.redirect("/", notice=f"The model {visit.path['model']} is deleted.")
+
+
+async def _call(
+    visit: Visit,
+    method: str,
+    *,
+    query: Mapping[str, str] | None = None,
+    body: Json | None = None,
+    **more: str,
+) -> Any:
+    """A method of the page's model."""
+    return await visit.call(
+        method, query=query, body=body, project=visit.path["project"], model=visit.path["model"], **more
+    )
 
 
 async def _read_model(visit: Visit) -> Json:
     """Raises NotFound and PermissionDenied."""
-    model: Json = await visit.call("projects.models.get", **visit.path)
+    model: Json = await _call(visit, "projects.models.get")
     return model
 
 

@@ -97,10 +97,12 @@ async def following(app: Any, query: str = "", **headers: str) -> AsyncIterator[
             await asyncio.sleep(0)
     if answering.done():
         answering.result()
-    yield reader
-    reader.left.set()
-    reader.takes.set()
-    await answering
+    try:
+        yield reader
+    finally:
+        reader.left.set()
+        reader.takes.set()
+        await answering
 
 
 def test_a_reader_sees_what_its_roles_let_it_see(tmp_path: Path) -> None:

@@ -188,7 +188,8 @@
     if (!file || !input.reportValidity()) return;
     const buttons = [...input.form.querySelectorAll("button")];
     const reader = new FileReader();
-    reader.onload = () => { field.value = reader.result.slice(reader.result.indexOf(",") + 1); };
+    // In the alphabet that a form sends as it is.
+    reader.onload = () => { field.value = reader.result.slice(reader.result.indexOf(",") + 1).replaceAll("+", "-").replaceAll("/", "_"); };
     reader.onerror = () => { input.setCustomValidity("The file cannot be read."); input.reportValidity(); };
     reader.onloadend = () => buttons.forEach((one) => { one.disabled = false; });
     buttons.forEach((one) => { one.disabled = true; });

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 
 from autoscaler.pools import NodeState
@@ -112,7 +112,7 @@ def _insert_files(form: Form, attempt: _Attempt) -> bytes:
     body = parse_json_object(attempt.request, "request")
     for file_input, text in chosen:
         body = insert_file(body, file_input, parse_file(text), attempt.schema["defaultSignature"])
-    return orjson.dumps(body)
+    return json.dumps(body).encode()
 
 
 async def set_default(visit: Visit) -> Response:

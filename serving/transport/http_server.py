@@ -145,6 +145,7 @@ class HttpServer(GracefulServer):
         config: uvicorn.Config,
         limiter: ConnectionLimiter,
         companion: CompanionServer | None,
+        *,
         on_shortage: ShortageCallback,
         on_stopping: Callable[[], None],
         stop_timeout: float | None,
@@ -306,7 +307,14 @@ def make_http_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return HttpServer(config, limiter, companion, on_shortage, on_stopping, stop_timeout)
+    return HttpServer(
+        config,
+        limiter,
+        companion,
+        on_shortage=on_shortage,
+        on_stopping=on_stopping,
+        stop_timeout=stop_timeout,
+    )
 
 
 def _add_cors(app: App, policy: CrossOriginPolicy) -> App:

@@ -28,12 +28,6 @@ from serving.transport.request_head import RequestHead
 
 # Common to a call and the request that it is made for: the connection.
 _CONNECTION_SCOPE_KEYS = ("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "state")
-_IN_PROCESS = "pilotlight.in_process"
-
-
-def is_in_process(scope: Scope) -> bool:
-    """Whether a call has no connection of its own, so that its whole answer is waited for."""
-    return _IN_PROCESS in scope
 
 
 class AsgiApp(Protocol):
@@ -88,7 +82,6 @@ class InProcessApi:
             "query_string": query,
             "headers": [*call.headers, (b"content-length", b"%d" % len(call.body))],
             BODY_LENGTH: len(call.body),
-            _IN_PROCESS: True,
         }
         if self._predictions.can_handle(call.method, scope["path"]):
             return await self._answer_prediction(scope, call.body)

@@ -117,7 +117,9 @@ def _insert_files(form: Form, attempt: _Attempt) -> bytes:
 
 async def set_default(visit: Visit) -> Response:
     await call_version(visit, "projects.models.versions.setDefault", body={})
-    return visit.redirect(VERSION_PATH.format_map(visit.path), notice="This version is the default of its model.")
+    return visit.redirect(
+        VERSION_PATH.format_map(visit.path), notice="This version is the default of its model."
+    )
 
 
 async def update_version(visit: Visit) -> Response:

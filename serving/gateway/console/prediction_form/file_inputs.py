@@ -62,16 +62,14 @@ def parse_file(text: str) -> bytes:
         raise InvalidArgument("The file did not arrive whole: choose it again.", field="file") from error
     if len(content) > MAX_FILE_BYTES:
         raise BodyTooLarge(
-            f"The file has {len(content):,} bytes; the form takes {MAX_FILE_BYTES:,}. Send a larger one by one "
-            "of the calls below.",
+            f"The file has {len(content):,} bytes; the form takes {MAX_FILE_BYTES:,}. Send a larger one by "
+            "one of the calls below.",
             field="file",
         )
     return content
 
 
-def insert_file(
-    request: Mapping[str, Any], file_input: FileInput, content: bytes, default: str
-) -> Json:
+def insert_file(request: Mapping[str, Any], file_input: FileInput, content: bytes, default: str) -> Json:
     """The request with the bytes in its first instance, which keeps what it has for other inputs.
 
     `default` is the default signature. A request of another signature than the input becomes one of it.

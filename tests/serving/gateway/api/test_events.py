@@ -190,11 +190,6 @@ def test_what_is_no_stream_is_answered_at_once(tmp_path: Path) -> None:
             response = await client.get(f"/events?{query}")
             assert response.status_code == 400
             assert f"Field: {query.partition('=')[0]} Error" in response.text
-        part = "--b\r\nContent-Type: application/http\r\n\r\nGET /events HTTP/1.1\r\n\r\n\r\n--b--"
-        batch = await client.post(
-            "/batch", content=part, headers={"content-type": "multipart/mixed; boundary=b"}
-        )
-        assert "by a request of its own" in batch.text
 
     console_world.run(tmp_path, main)
 

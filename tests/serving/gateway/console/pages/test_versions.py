@@ -124,9 +124,7 @@ def test_files_are_taken_where_a_model_takes_bytes(tmp_path: Path) -> None:
                 ("{} {", "AA==", 400, "That is no JSON"),
                 ("{}", large, 413, "Send a larger one by one of the calls below"),
             ):
-                page = await browser.post(
-                    f"{PAGE}/predictions", {"request": request, "file-0": file}, status
-                )
+                page = await browser.post(f"{PAGE}/predictions", {"request": request, "file-0": file}, status)
                 assert message in visible_text(page)
                 assert "Answer" not in page
 

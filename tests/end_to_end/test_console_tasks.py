@@ -47,6 +47,7 @@ SPEC = {
 # Every page, with what the tests leave on them.
 ACCESSIBLE = (
     "/",
+    "/projects/local/models/tuned",
     "/projects/local/models/tuned/versions/v1",
     "/projects/local/deploy",
     "/projects/local/jobs",

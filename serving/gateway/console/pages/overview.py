@@ -112,8 +112,8 @@ def list_rows(visit: Visit, names: Iterable[VersionName]) -> Iterator[VersionRow
 def _iter_empty_models(visit: Visit) -> Iterator[ModelName]:
     """The models without a version that the visitor may see."""
     state = visit.console.read_state()
-    for name in sorted(state.models):
-        if not state.version_order.list_children(name) and visit.may_below("projects.models.get", str(name)):
+    for name in sorted(one for one in state.models if not state.version_order.list_children(one)):
+        if visit.may_below("projects.models.get", str(name)):
             yield name
 
 

@@ -94,7 +94,10 @@ FORMS = {
             "deletion": "versions.delete",
         },
     ),
-    "/projects/p/models/m000": ("models.get", {"settings": "models.update"}),
+    "/projects/p/models/m000": (
+        "models.get",
+        {"default": "models.update", "settings": "models.update"},
+    ),
     "/projects/p/jobs/j": ("jobs.get", {"cancel": "jobs.cancel", "labels": "jobs.update"}),
     "/projects/p/deploy": ("models.create", {"deploy": "models.create"}),
     "/projects/p/new-prediction-job": ("jobs.create", {"new-prediction-job": "jobs.create"}),

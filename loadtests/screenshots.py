@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 _FOLDER = Path(__file__).parents[1] / "docs" / "images"
-_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _COMMAND = "from serving.cli import main; main(['demo', '--stay'])"
 _READY, _ADDRESS = "Requests come until", "Watch it: "
 # After which numbers and pictures of a page have come.
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--server", help="the address of a demo that runs: http://127.0.0.1:PORT")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="where the pictures go")
     options = parser.parse_args(arguments)
-    if _CHROMIUM is None:
+    if CHROMIUM is None:
         print("There is no Chromium on this machine.", file=sys.stderr)
         return 1
     with contextlib.nullcontext(options.server) if options.server else _run_demo() as server:
@@ -81,7 +81,7 @@ def _take_pictures(server: str, folder: Path) -> int:
 
     large = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for picture in _PICTURES:
             page = browser.new_page(viewport={"width": 1080, "height": 640}, color_scheme=picture.scheme)
             page.goto(f"{server}/console{picture.path}")

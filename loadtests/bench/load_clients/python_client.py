@@ -96,10 +96,14 @@ class LoadConnection(asyncio.Protocol):
         if not self._received.startswith(b"HTTP/1.1 2"):
             self._outcome.errors["err_status"] += 1
         if now < self._end:
-            self._send_request()
+            self._send_next(now)
         else:
             self.done.set_result(None)
             self._transport.close()
+
+    def _send_next(self, now: float) -> None:
+        """Called when an answer has come."""
+        self._send_request()
 
 
 async def run_load(url: str, bodies: Sequence[bytes], connections: int, seconds: float) -> LoadOutcome:

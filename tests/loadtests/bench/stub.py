@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def answering(body: bytes, status: int = 200) -> Iterator[str]:
-    """Its address, with a path."""
+def answering(body: bytes, status: int = 200, *, seconds: float = 0.0) -> Iterator[str]:
+    """Its address, with a path; each answer takes so many seconds."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
+            time.sleep(seconds)
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()

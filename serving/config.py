@@ -277,6 +277,12 @@ class ServeConfig(ServerSettings):
         Path("~/.local/share/pilotlight"),
         "The folder with everything that the server keeps: state, tokens, logs, caches, files of versions.",
     )
+    state: str = setting(
+        "",
+        "Database that has the state, for one or several servers: postgresql://USER@HOST/DATABASE. The state "
+        "folder still has logs, caches and files of versions. When left out, the state is in state.db there.",
+        is_secret=True,
+    )
     default_project: str = setting(
         "local",
         "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",

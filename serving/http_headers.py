@@ -36,6 +36,8 @@ REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
 TIMEOUT = b"x-request-timeout"
 # Asks a standalone node for a Server-Timing header.
 WANTS_TIMING_HEADER = b"x-pilotlight-timing"
+# Of a server that shares its database: which state an answer was made of, or a request has seen.
+REVISION = b"x-pilotlight-revision"
 CONTENT_TYPE, ACCEPT, CONTENT_ENCODING = b"content-type", b"accept", b"content-encoding"
 # Bytes of JSON in front of binary tensors.
 JSON_BYTES = b"inference-header-content-length"

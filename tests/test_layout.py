@@ -440,6 +440,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         (
             "serving.gateway.state.store",
             "serving.gateway.state.migrations",
+            "serving.gateway.state.shared",
             "serving.gateway.access.token_store",
         ),
         ("sqlalchemy",),
@@ -585,6 +586,7 @@ STARTS: dict[str, tuple[str, ...]] = {
         "batch.job",
         "serving.transport.grpc_server",
         "serving.gateway.console",
+        "serving.gateway.state.shared",
         "jinja2",
     ),
     "serving.node.main": (

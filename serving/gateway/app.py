@@ -93,8 +93,9 @@ from serving.names import check_project
 from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
 from serving.scratch_folders import sweep_scratch
 
-if TYPE_CHECKING:  # gRPC is imported only where it is switched on
+if TYPE_CHECKING:  # imported only where they are switched on
     from serving.gateway.api.metadata_service import MetadataService
+    from serving.gateway.state_sharing import StateSharing
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,8 @@ class Gateway:
     settings came from that are no defaults. `job_command` starts the processes of jobs. `create_pool` chooses
     the kind of pool. `tokens` is None while access control is off. `on_death` is called with the reason when
     a background task has ended and the server must stop. `refused` returns how many connections and requests
-    the server rejected, by reason. Raises InvalidArgument for invalid settings.
+    the server rejected, by reason. `sharing` is given where other servers may use the store too. Raises
+    InvalidArgument for invalid settings.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class Gateway:
         on_death: Callable[[str], None] = _ignore_death,
         refused: Callable[[], Mapping[str, int]] = dict,
         setting_sources: Mapping[str, str] = MappingProxyType({}),
+        sharing: StateSharing | None = None,
     ) -> None:
         self._config = config
         self._environment = environment
@@ -198,7 +201,12 @@ class Gateway:
         self._reconciler = Reconciler(self._deployer, self._autoscaler, self._pool, self._supervisor)
         self._routing_table = RoutingTable(self._deployer.build_node_spec)
         self._audit = AuditLog(config)
-        self._catalog = Catalog(store, self._on_publish, self._on_commit)
+        self._sharing = sharing
+        self._catalog = (
+            Catalog(store, self._on_publish, self._on_commit)
+            if sharing is None
+            else sharing.create_catalog(self._on_publish, self._on_commit, self._on_taken_in)
+        )
         self._schema_registry = SchemaRegistry(
             self._catalog, self._routing_table, self._activator, config.request_timeout, self._supervisor
         )
@@ -273,11 +281,12 @@ class Gateway:
                 Exception: _handle_internal_error,
             },
         )
-        self._http_app = RequestAdapterMiddleware(
+        http_app: AsgiApp = RequestAdapterMiddleware(
             ApiMetricsMiddleware(self._router, self._prediction_stats, self._tracing),
             self._prediction_proxy,
             config.max_header_bytes,
         )
+        self._http_app = http_app if sharing is None else sharing.with_revision(http_app)
 
     @property
     def prediction_handler(self) -> PredictionProxy:
@@ -522,12 +531,17 @@ class Gateway:
             loops.append(self._access.start(self._supervisor))
         for loop in loops:
             closing.push_async_callback(loop.stop)
+        if self._sharing is not None:
+            self._sharing.start(self._supervisor, (self._operation_runner, self._jobs), closing)
         closing.push_async_callback(self._suggestions.close)
         closing.push_async_callback(self._jobs.suspend)
         closing.callback(self._operation_runner.suspend)
         closing.callback(self._mark_unready)
-        self._operation_runner.resume()
-        self._jobs.resume()
+        if self._sharing is not None:
+            closing.push_async_callback(self._sharing.stop_following)
+        else:
+            self._operation_runner.resume()
+            self._jobs.resume()
 
     def _mark_unready(self) -> None:
         self._is_ready = False
@@ -548,6 +562,16 @@ class Gateway:
         for ending in find_completions(commit.before, commit.changes):
             self._audit.record_completion(ending.call, ending.status, ending.operation)
         self._event_publisher.on_commit(commit)
+
+    def _on_taken_in(self, commit: Commit) -> None:
+        """Do what concerns this server of what another one has committed."""
+        if not self._is_ready:
+            return
+        for before, after in commit.iter_changed_versions():
+            if before is not None and (after is None or after.uid != before.uid):
+                self._supervisor.start_task("removal", self._deployer.remove(before), title=str(before.name))
+        self._operation_runner.apply_commit(commit)
+        self._jobs.apply_commit(commit)
 
     def _get_span_counts(self) -> Mapping[str, int]:
         return {} if self._tracing is None else self._tracing.span_counts.get_final_counts()

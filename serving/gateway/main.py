@@ -9,18 +9,23 @@ import logging
 import os
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoscaler import linux
 from serving.config import LoadedSettings, ServeConfig
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.bootstrap import is_access_control_on, open_token_store
 from serving.gateway.app import Gateway
-from serving.gateway.state.store import SqliteStore
+from serving.gateway.state.state_home import STATE_FILE, DatabaseHome, check_home, write_home
+from serving.gateway.state.store import SqliteStore, StateStore
 from serving.transport import http_server
 from serving.transport.cross_origin import CrossOriginPolicy
 from serving.transport.event_loop import keep_freed_memory, run_event_loop
 from serving.transport.grpc_startup import bind_grpc_server
 from serving.transport.tls import CertificateFiles
+
+if TYPE_CHECKING:
+    from serving.gateway.state_sharing import StateSharing
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +49,16 @@ def serve(
     )
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
-        _lock_state_dir(config.state_dir),
+        _lock_state_dir(config.state_dir, has_state_file=not config.state),
         contextlib.closing(http_server.listen_tcp(config.host, config.port)) as listener,
     ):
         port = listener.getsockname()[1]
+        store, sharing = _open_state(config)
         tokens = open_token_store(config)
         announce(f"{'https' if certificate else 'http'}://{_format_url_host(config.host)}:{port}")
 
         async def run_server() -> int:
-            store = SqliteStore(config.state_dir / "state.db")
-            store.load()  # fail on a damaged state file before anything starts
+            store.load()  # fail on a damaged state before anything starts
 
             def stop_server(reason: str) -> None:
                 server.stop_with_error(reason)
@@ -66,6 +71,7 @@ def serve(
                 on_death=stop_server,
                 setting_sources=settings.sources,
                 refused=lambda: server.rejections,
+                sharing=sharing,
             )
             grpc = bind_grpc_server(
                 config,
@@ -100,8 +106,36 @@ def serve(
         return code
 
 
+def _open_state(config: ServeConfig) -> tuple[StateStore, StateSharing | None]:
+    """Open the state file or, if the settings name one, the database.
+
+    Raises FailedPrecondition if the files of the state folder belong to another state, and what the stores
+    raise.
+    """
+    folder = config.state_dir
+    if not config.state:
+        check_home(folder, None)
+        return SqliteStore(folder / STATE_FILE), None
+    # Not imported where it is not asked for.
+    from serving.gateway.state.shared.postgres_store import PostgresStore  # noqa: PLC0415
+    from serving.gateway.state_sharing import StateSharing  # noqa: PLC0415
+
+    store = PostgresStore(config.state)
+    home = DatabaseHome(store.id, store.address)
+    try:
+        check_home(folder, home)
+        write_home(folder, home)
+    except OSError as error:
+        store.close()
+        raise _state_dir_error(folder, error) from error
+    except BaseException:
+        store.close()
+        raise
+    return store, StateSharing(store)
+
+
 @contextlib.contextmanager
-def _lock_state_dir(folder: Path) -> Generator[None]:
+def _lock_state_dir(folder: Path, *, has_state_file: bool = True) -> Generator[None]:
     """Lock the state folder; the kernel releases the lock however the process ends.
 
     The file `lock` holds the pid of its owner. It may be removed, so the folder is locked too if possible.
@@ -109,7 +143,7 @@ def _lock_state_dir(folder: Path) -> Generator[None]:
     with contextlib.ExitStack() as closing:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _restrict_permissions(folder)
+            _restrict_permissions(folder, has_state_file=has_state_file)
             file = closing.enter_context((folder / "lock").open("a+b", buffering=0))
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             closing.callback(os.close, descriptor)
@@ -146,13 +180,14 @@ def _state_dir_error(folder: Path, error: OSError) -> Unavailable:
     return Unavailable(f"Cannot use the state folder {folder}: {error.strerror}.")
 
 
-def _restrict_permissions(folder: Path) -> None:
+def _restrict_permissions(folder: Path, *, has_state_file: bool) -> None:
     """Close the state file to other users. Their access to the folder is only warned of: logs may need it."""
-    descriptor = os.open(folder / "state.db", os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
+    if has_state_file:
+        descriptor = os.open(folder / STATE_FILE, os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
     if folder.stat().st_mode & 0o077:
         logger.warning("other users may read the state folder %s; close it to them: chmod 700", folder)
 

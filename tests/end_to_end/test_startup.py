@@ -18,7 +18,7 @@ from tests.server import running_server, until
 HEAVY = (
     "tensorflow", "sklearn", "xgboost", "pandas", "joblib", "scipy", "numpy", "simdjson", "threadpoolctl",
     "google.cloud.storage", "google.auth", "serving.node", "serving.runtimes", "httpx", "yaml", "apache_beam",
-    "grpc", "google.protobuf", "serving.gateway.console", "jinja2",
+    "grpc", "google.protobuf", "serving.gateway.console", "jinja2", "psycopg", "serving.gateway.state.shared",
 )  # fmt: skip
 
 # A whole life in one process: start, answer requests of every kind, stop. The last request is the first visit

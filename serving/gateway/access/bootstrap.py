@@ -14,6 +14,7 @@ from serving.gateway.access.policy import ADMIN
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import TokenRecord, mint_token
 from serving.gateway.audit import audit_log
+from serving.gateway.state.state_home import STATE_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def open_token_store(config: ServeConfig) -> TokenStore | None:
             "Tokens travel unencrypted: set --tls-cert and --tls-key, or put a TLS proxy in front of %s.",
             config.host,
         )
-    store = TokenStore(config.state_dir / "state.db")
+    store = TokenStore(config.state or config.state_dir / STATE_FILE)
     try:
         now = time.time()
         if _has_no_valid_token(store.load(), now):

@@ -1,6 +1,6 @@
-"""Tokens in the state file, for the server that checks them and the command that makes them.
+"""Tokens beside the state, for servers that check them and the command that makes them.
 
-Both may run at once: the file is the only thing they share. All calls block.
+They may run at once: the state file or database is the only thing they share. All calls block.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ _TABLE = document_table("tokens")
 
 
 class TokenStore:
-    """The tokens in one state file, which is created if it is missing. Raises what `open_database` does.
+    """The tokens in one state file, or in the database of an address; either is created if it is missing.
 
-    Every call raises Unavailable when the file cannot be read or written.
+    Raises what `open_database` does. Every call raises Unavailable when it cannot be read or written.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._engine = open_database(file)
+    def __init__(self, place: Path | str) -> None:
+        self._engine, self._place = _open_engine(place)
         self._last_documents: Sequence[bytes] | None = None
 
     def load(self) -> list[TokenRecord]:
@@ -54,7 +53,7 @@ class TokenStore:
         """Revoke a token; one that is revoked already stays as it is. Raises NotFound."""
         found = next((record for record in self.load() if record.name == name), None)
         if found is None:
-            raise NotFound(f"There is no token {name!r} in {self._file}; see `pilotlight tokens list`.")
+            raise NotFound(f"There is no token {name!r} in {self._place}; see `pilotlight tokens list`.")
         if found.revoked is None:
             found = msgspec.structs.replace(found, revoked=now)
             self.put(found)
@@ -72,8 +71,8 @@ class TokenStore:
             found = [msgspec.json.decode(document, type=TokenRecord) for document in documents]
         except msgspec.DecodeError as error:
             raise FailedPrecondition(
-                f"The state file {self._file} is damaged: its tokens cannot be read ({error}). Put a copy of "
-                "it back, or choose another --state-dir."
+                f"The tokens in {self._place} cannot be read ({error}): they are damaged. Put a copy of it "
+                "back, or choose another --state-dir or --state."
             ) from error
         return sorted(found, key=lambda record: record.created)
 
@@ -83,4 +82,14 @@ class TokenStore:
             with self._engine.begin() as connection:
                 yield connection
         except sa.exc.DBAPIError as error:
-            raise Unavailable(f"Cannot use the tokens in {self._file}: {error.orig}.") from error
+            raise Unavailable(f"Cannot use the tokens in {self._place}: {error.orig}.") from error
+
+
+def _open_engine(place: Path | str) -> tuple[sa.Engine, str]:
+    """The engine, and where the tokens are as it may be shown."""
+    if isinstance(place, Path):
+        return open_database(place), str(place)
+    from serving.gateway.state.shared import database  # noqa: PLC0415  where it is asked for
+
+    opened = database.open_database(place)
+    return opened.engine, opened.address

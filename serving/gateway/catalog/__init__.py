@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable
@@ -52,9 +53,20 @@ class Catalog:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self.state = CatalogState()
 
+    @property
+    def owns_work(self) -> bool:
+        """Whether operations and jobs are this server's to run."""
+        return True
+
+    def enter_work(self) -> None:
+        """Make what is changed in this context part of the work that this server owns now."""
+
+    def leave_work(self) -> None:
+        """Make it no part of that: what comes of a node that some work has started is not."""
+
     async def open(self) -> None:
         """Load the committed state."""
-        self.state = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.load)
+        self.state = await self._run_in_writer(self._store.load)
         self._on_publish(Commit.from_state(self.state))
 
     async def change(
@@ -82,17 +94,23 @@ class Catalog:
 
     async def _apply_rule(self, rule: Callable[[StateDraft, ChangeStamp], T]) -> T:
         async with self._hold_write_lock():
-            draft, stamp = StateDraft(self.state), _new_stamp()
+            draft, stamp = StateDraft(self.state), new_stamp()
             answer = rule(draft, stamp)
             if draft.changes:
                 policies.update_owner_policies(draft, stamp, self.state)
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
-                commit = Commit(self.state, draft.to_state(), draft.changes)
-                self.state = commit.after
-                self._on_publish(commit)
-                self._on_commit(commit)
+                await self._run_in_writer(self._store.commit, draft.changes)
+                self._publish(Commit(self.state, draft.to_state(), draft.changes))
             return answer
+
+    def _publish(self, commit: Commit) -> None:
+        self.state = commit.after
+        self._on_publish(commit)
+        self._on_commit(commit)
+
+    async def _run_in_writer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do what blocks on the one thread that uses the store."""
+        call = functools.partial(work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._writer, call)
 
     @contextlib.asynccontextmanager
     async def _hold_write_lock(self) -> AsyncGenerator[None]:
@@ -116,5 +134,5 @@ class Catalog:
         self._writer.shutdown()
 
 
-def _new_stamp() -> ChangeStamp:
+def new_stamp() -> ChangeStamp:
     return ChangeStamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8), CURRENT_CAUSE.get())

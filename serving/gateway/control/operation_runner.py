@@ -14,8 +14,9 @@ from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import operations as operation_rules
 from serving.gateway.catalog import versions as version_rules
 from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.records import OperationRecord, VersionRecord
-from serving.resources import Operation, Version
+from serving.resources import Operation, Version, VersionState
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ class OperationRunner:
         await self._deployment.check_logging(version)
 
     def begin(self, operation: Operation) -> None:
-        """Start an operation that was just committed."""
+        """Start an operation that was just committed, unless it is another server's."""
+        if not self._catalog.owns_work or operation.name in self._running:
+            return
         record = self._catalog.state.operations[operation.name]
         task = self._supervisor.start_task("operation", self._run_to_end(record), title=record.name)
         self._running[record.name] = task
@@ -73,7 +76,39 @@ class OperationRunner:
         for task in list(self._running.values()):
             task.cancel()
 
+    async def hand_over(self) -> None:
+        """Cancel all work, which another server goes on with, and wait for its end."""
+        running = dict(self._running)
+        self.suspend()
+        if running:
+            await asyncio.wait(running.values())
+        operations, versions = self._catalog.state.operations, self._catalog.state.versions
+        for name in running.keys() & operations.keys():
+            target = operations[name].target
+            record = versions.get(target) if target is not None else None
+            if record is not None and record.version.state is VersionState.CREATING:
+                await self._deployment.stop(record)
+
+    def apply_commit(self, commit: Commit) -> None:
+        """Begin and cancel operations as other servers have been asked to."""
+        if not self._catalog.owns_work:
+            return
+        for record in commit.changes.values():
+            if not isinstance(record, OperationRecord) or record.operation.done:
+                continue
+            task = self._running.get(record.name)
+            if task is None:
+                self.begin(record.operation)
+            else:
+                self._cancel_if_requested(record, task)
+
+    def _cancel_if_requested(self, record: OperationRecord, task: asyncio.Task[None]) -> None:
+        metadata = record.operation.metadata
+        if metadata.is_cancellation_requested and metadata.operation_type == "CREATE_VERSION":
+            task.cancel(_CANCELLED)
+
     async def _run_to_end(self, record: OperationRecord) -> None:
+        self._catalog.enter_work()
         while not self._catalog.state.operations[record.name].operation.done:
             try:
                 await self._perform_operation(self._catalog.state.operations[record.name])

@@ -108,6 +108,7 @@ class Reconciler:
         name = known.record.name
 
         async def write_failure() -> None:
+            catalog.leave_work()
             try:
                 await catalog.change(version_rules.record_start_failure, name, uid, reason)
             except BaseException:

@@ -61,8 +61,9 @@ class RecordPruner:
         return supervisor.start_loop("retention", wait_interval, self.prune, within=_TIMEOUT)
 
     async def prune(self) -> None:
-        """Delete all that is due, in small changes between which others have their turn."""
-        while due := self._list_due(self._catalog.state):
+        """Delete all that is due, in small changes between which others have their turn, if that is ours."""
+        self._catalog.enter_work()
+        while self._catalog.owns_work and (due := self._list_due(self._catalog.state)):
             await self._delete_records(due)
 
     def _list_due(self, state: CatalogState) -> Sequence[tuple[str, str]]:

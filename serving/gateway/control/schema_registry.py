@@ -61,8 +61,13 @@ class SchemaRegistry:
         if record is not None and record.deployed is not None and not record.deployed.schema:
             text = read_reported_schema(node.report)
             if text:
-                change = self._catalog.change(version_rules.record_schema, record.name, record.uid, text)
-                self._supervisor.start_task("schema", change, title=str(record.name))
+                self._supervisor.start_task(
+                    "schema", self._write_schema(record, text), title=str(record.name)
+                )
+
+    async def _write_schema(self, record: VersionRecord, text: str) -> None:
+        self._catalog.leave_work()
+        await self._catalog.change(version_rules.record_schema, record.name, record.uid, text)
 
     async def get_schema(self, record: VersionRecord) -> ModelSchema:
         """The schema of a version; a node is started if it is not known otherwise.

@@ -35,7 +35,7 @@ from serving.gateway.jobs.job_kind import (
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
-from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.catalog_state import CatalogState, Commit
 from serving.gateway.state.records import JobKindName, JobOutput, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, Operation, Version
@@ -49,6 +49,7 @@ _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
 _KEPT_FILES = ("log", "logs")
 _MAX_TIMER_SECONDS = 86400.0
 _STOP_NOTE = "The server stops. The job goes on when the server is started again."
+_HAND_OVER_NOTE = "The job goes on at another server."
 # For logs, and for the removal of files.
 _THREADS = 4
 # A removal reports nothing while it runs, however many files there are.
@@ -182,19 +183,33 @@ class JobQueue:
             # If it fails, the next change of the state retries it.
             self._supervisor.start_task("job", self._fail_for_deleted_version(record), title=record.name)
 
-    async def suspend(self) -> None:
-        """Stop all processes without a change of state; `resume` starts again at the next start."""
+    async def suspend(self, note: str = _STOP_NOTE) -> None:
+        """Stop all processes without a change of state; `resume` starts again. The logs get the note."""
         self._accepting = False
         if self._limit_timer is not None:
             self._limit_timer.cancel()
         for name, running in list(self._active_jobs.items()):
             if running.attempt is not None and not running.stop.is_set():
                 log = self.job_log(self._catalog.state.jobs[name])
-                await self._threads.run(log.add_note, _STOP_NOTE)
+                await self._threads.run(log.add_note, note)
         tasks = [running.task for running in self._active_jobs.values() if running.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def hand_over(self) -> None:
+        """Stop all processes: another server goes on with the jobs."""
+        await self.suspend(_HAND_OVER_NOTE)
+
+    def apply_commit(self, commit: Commit) -> None:
+        """Start and end jobs as other servers have been asked to."""
+        changed = [record for record in commit.changes.values() if isinstance(record, JobRecord)]
+        for record in changed:
+            running = self._active_jobs.get(record.name)
+            if running is not None and rules.is_ending(record) and not running.stop.is_set():
+                self._supervisor.start_task("job", self._stop_process(record), title=record.name)
+        if changed:
+            self.start_due_jobs()
 
     def is_working_on(self, name: str) -> bool:
         """Whether work on a job is not over yet, whatever its state."""
@@ -230,6 +245,7 @@ class JobQueue:
             self._supervisor.start_task("job", self._cancel_overdue(), title="time limits")
 
     async def _cancel_overdue(self) -> None:
+        self._catalog.enter_work()
         now = datetime.datetime.now(datetime.UTC)
         for record, deadline in self._list_deadlines():
             if deadline.time <= now:
@@ -307,6 +323,7 @@ class JobQueue:
         return sorted(found, key=operator.attrgetter("number"))
 
     async def _fail_for_deleted_version(self, record: JobRecord) -> None:
+        self._catalog.enter_work()
         reason = (
             f"The version {record.target} was deleted while the job was using it. Submit the job again, "
             "under another id, with a version that is there."
@@ -325,6 +342,7 @@ class JobQueue:
             await self._threads.run(self.job_log(record).add_note, reason)
 
     async def _run_job(self, name: str, running: _ActiveJob) -> None:
+        self._catalog.enter_work()
         no_errors = streak = ErrorStreak(self._timing.error_delays)
         try:
             while not (record := self._catalog.state.jobs[name]).has_ended:

@@ -71,28 +71,7 @@ class SqliteStore:
         self._identities = tuple(map(_get_file_identity, self._files))
 
     def load(self) -> CatalogState:
-        models = self._read_table("models", ModelRecord)
-        versions = self._read_table("versions", VersionRecord)
-        operations = self._read_table("operations", OperationRecord)
-        jobs = self._read_table("jobs", JobRecord)
-        policies = self._read_table("policies", PolicyRecord)
-        studies = build_blocks(
-            self._read_table("studies", StudyRecord),
-            self._read_table("trials", TrialRecord),
-            self._read_table("study_operations", StudyOperationRecord),
-        )
-        state = CatalogState(
-            {record.name: record for record in models},
-            {record.name: record for record in versions},
-            {record.name: record for record in operations},
-            JobMap.from_mapping({record.name: record for record in jobs}),
-            {record.name: record for record in policies},
-            studies,
-        )
-        # Maps and indexes are built here, because that would block the event loop later; that of jobs while
-        # they are decoded.
-        vars(state)["job_index"] = JobIndex.from_jobs(jobs)
-        return StateDraft(state).to_state()
+        return build_state(self._read_table)
 
     def commit(self, changes: Changes) -> None:
         self._check_files_unchanged()
@@ -149,3 +128,35 @@ def _get_file_identity(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+class TableReader(Protocol):
+    """Reads all records of a table."""
+
+    def __call__(self, table: str, kind: type[K]) -> list[K]: ...
+
+
+def build_state(read_table: TableReader) -> CatalogState:
+    """The state of all tables, with its indexes."""
+    models = read_table("models", ModelRecord)
+    versions = read_table("versions", VersionRecord)
+    operations = read_table("operations", OperationRecord)
+    jobs = read_table("jobs", JobRecord)
+    policies = read_table("policies", PolicyRecord)
+    studies = build_blocks(
+        read_table("studies", StudyRecord),
+        read_table("trials", TrialRecord),
+        read_table("study_operations", StudyOperationRecord),
+    )
+    state = CatalogState(
+        {record.name: record for record in models},
+        {record.name: record for record in versions},
+        {record.name: record for record in operations},
+        JobMap.from_mapping({record.name: record for record in jobs}),
+        {record.name: record for record in policies},
+        studies,
+    )
+    # Maps and indexes are built here, because that would block the event loop later; that of jobs while they
+    # are decoded.
+    vars(state)["job_index"] = JobIndex.from_jobs(jobs)
+    return StateDraft(state).to_state()

@@ -1,0 +1,98 @@
+"""What a server does besides because its state is in a database that other servers may use too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from autoscaler.supervision import Supervisor
+from serving.errors import ServingError
+from serving.gateway.api.in_process import AsgiApp
+from serving.gateway.api.request_io import error_response
+from serving.gateway.catalog.shared_catalog import SharedCatalog
+from serving.gateway.control.state_follower import StateFollower
+from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
+from serving.gateway.state.catalog_state import Commit
+from serving.gateway.state.shared.postgres_store import PostgresStore
+from serving.http_headers import REVISION, Message, Receive, Scope, Send, find_header
+from serving.protocols.paths import detect_dialect
+
+# Digits of the largest revision.
+_MAX_DIGITS = 18
+
+
+class SharedWork(OwnedWork, Protocol):
+    """Work that calls of the API on any server ask for."""
+
+    def apply_commit(self, commit: Commit) -> None:
+        """Take up what another server has committed."""
+
+
+class StateSharing:
+    """Use `create_catalog` first."""
+
+    def __init__(self, store: PostgresStore, timing: LeaseTiming | None = None) -> None:
+        self._store = store
+        self._timing = timing or LeaseTiming()
+
+    def create_catalog(
+        self,
+        on_publish: Callable[[Commit], None],
+        on_commit: Callable[[Commit], None],
+        on_taken_in: Callable[[Commit], None],
+    ) -> SharedCatalog:
+        """`on_taken_in` is called after `on_publish` with what other servers have committed."""
+        self._catalog = SharedCatalog(self._store, on_publish, on_commit, on_taken_in)
+        return self._catalog
+
+    def start(
+        self, supervisor: Supervisor, works: Sequence[SharedWork], closing: contextlib.AsyncExitStack
+    ) -> None:
+        """Follow the other servers, and do the works while they are this server's.
+
+        On closing the work is given to another server; before it is ended, call `stop_following`.
+        """
+        self._follower = StateFollower(self._catalog, self._store.create_listener())
+        self._owner = WorkOwner(self._catalog, self._store.lease, works, self._timing)
+        closing.push_async_callback(self._owner.release)
+        # While processes of jobs take their time to end, no other server must begin the jobs.
+        closing.push_async_callback(self._owner.start(supervisor).stop)
+        self._following = self._follower.start(supervisor)
+
+    async def stop_following(self) -> None:
+        """Begin nothing more."""
+        self._owner.begin_nothing()
+        await self._following.stop()
+        await self._follower.close()
+
+    def with_revision(self, app: AsgiApp) -> AsgiApp:
+        """Say in each answer which state it was made of, and wait for the one that a request names.
+
+        So a caller sees its own change on whichever server it asks next.
+        """
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await self._wait_for_revision(scope)
+            except ServingError as error:
+                await error_response(error, detect_dialect(scope["path"]))(scope, receive, send)
+                return
+
+            async def send_with_revision(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    revision = (REVISION, b"%d" % self._catalog.revision)
+                    message["headers"] = [*message["headers"], revision]
+                await send(message)
+
+            await app(scope, receive, send_with_revision)
+
+        return answer
+
+    async def _wait_for_revision(self, scope: Scope) -> None:
+        """Raises Unavailable if the database cannot be asked."""
+        wanted = find_header(scope, REVISION) or b""
+        is_known = not wanted.isdigit() or len(wanted) > _MAX_DIGITS or int(wanted) <= self._catalog.revision
+        if not is_known:
+            # What was answered is committed: one look is enough.
+            await self._catalog.refresh()

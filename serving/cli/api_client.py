@@ -12,7 +12,7 @@ from serving import errors, names
 from serving.cli.console import print_debug, print_note
 from serving.config import ClientConfig, is_loopback
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
-from serving.http_headers import JSON
+from serving.http_headers import JSON, REVISION
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +24,7 @@ _TIMEOUT = 30.0
 _PREDICT_TIMEOUT = 900.0
 _CONNECT_TIMEOUT = 5.0
 _MAX_SHOWN = 300
+_REVISION = REVISION.decode()
 
 _ERRORS_BY_STATUS: Mapping[str, type[ServingError]] = {
     kind.status: kind
@@ -55,6 +56,7 @@ class ApiClient:
         self._log_call = print_note if log_http else print_debug
         self._ca_cert = config.ca_cert
         self.region = region
+        self._revision: dict[str, str] = {}  # that of the last answer, for servers that share a database
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +159,7 @@ class ApiClient:
                 quote(path, safe="/:"),
                 params={key: value for key, value in query.items() if value},
                 content=content,
-                headers={"content-type": content_type},
+                headers={"content-type": content_type, **self._revision},
                 timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT),
             )
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
@@ -169,6 +171,8 @@ class ApiClient:
         self._log_call(
             f"{method} {response.request.url} answered {response.status_code}, {len(response.content)} bytes"
         )
+        if _REVISION in response.headers:
+            self._revision = {_REVISION: response.headers[_REVISION]}
         return self._decode_response(response)
 
     @cached_property

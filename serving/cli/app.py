@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli import serve
-from serving.cli.admin import audit, runtimes, tokens
+from serving.cli.admin import audit, runtimes, state, tokens
 from serving.cli.commands import (
     iam,
     jobs,
@@ -129,12 +129,15 @@ _GROUPS: Mapping[str, _CommandGroup] = {
         },
     ),
     "tokens": _CommandGroup(
-        "Make, list and revoke the tokens of a server with access control, in its state folder.",
+        "Make, list and revoke the tokens of a server with access control, where its state is.",
         {"create": tokens.create_token, "list": tokens.list_tokens, "revoke": tokens.revoke_token},
     ),
     "runtimes": _CommandGroup(
         "Say which interpreters compute models of old runtime versions.",
         {"add": runtimes.add_runtime, "list": runtimes.list_runtimes, "remove": runtimes.remove_runtime},
+    ),
+    "state": _CommandGroup(
+        "Move the state of a server between its folder and a database.", {"copy": state.copy_state}
     ),
     "local": _CommandGroup(
         "Work without a server.",

@@ -1,4 +1,4 @@
-"""`pilotlight tokens`: changes them in the state folder; a running server notices within a second."""
+"""`pilotlight tokens`: changes them where the state is; a running server notices within a second."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ class StateDirFlags:
     ] = None
 
     @property
+    def settings(self) -> ServeConfig:
+        return config.load_config(ServeConfig, {"state_dir": self.state_dir})
+
+    @property
     def path(self) -> Path:
-        return (
-            config.load_config(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
-        )
+        return self.settings.state_dir.expanduser().absolute()
 
     def record_change(self, change: str, token: str, **details: str) -> None:
         """Write to the audit log that a token is about to change. Raises Unavailable."""
@@ -52,13 +54,17 @@ class StateDirFlags:
     @contextmanager
     def open_token_store(self) -> Iterator[TokenStore]:
         from serving.gateway.access.token_store import TokenStore  # noqa: PLC0415
+        from serving.gateway.state.state_home import STATE_FILE, check_home  # noqa: PLC0415
 
         folder = self.path
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidArgument(f"Cannot use the state folder {folder}: {error.strerror}.") from error
-        store = TokenStore(folder / "state.db")
+        address = self.settings.state
+        if not address:
+            check_home(folder, None)
+        store = TokenStore(address or folder / STATE_FILE)
         try:
             yield store
         finally:

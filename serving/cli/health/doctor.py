@@ -87,7 +87,9 @@ def collect_checks(
         partial(machine.check_grpc_port, settings, server),
         partial(state.check_writable, folder),
         partial(state.check_free_space, settings, folder),
-        partial(state.check_schema, folder),
+        partial(state.check_database, settings.state)
+        if settings.state
+        else partial(state.check_schema, folder),
         lambda: state.check_leftovers(state.list_processes()),
         partial(storage.check_credentials, environment, bool(bucket)),
     ]

@@ -20,6 +20,7 @@ import psutil
 
 from serving.cli.health.result import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
+from serving.errors import FailedPrecondition, ServingError
 from serving.gateway.state.migrations import MIGRATIONS
 
 _LEAST_FREE, _GOOD_FREE = 256 << 20, 2 << 30
@@ -103,6 +104,29 @@ def check_schema(folder: Path) -> CheckResult:
             f"{file} has schema {found}; the next start brings it to {len(MIGRATIONS)} and keeps a copy.",
         )
     return report_ok("state file", f"{file} is whole and has schema {found}, the newest.")
+
+
+def check_database(address: str) -> CheckResult:
+    """Whether the database with the state can be reached, and this version can read it."""
+    from serving.gateway.state.shared.database import read_schema_version  # noqa: PLC0415  start-up time
+
+    try:
+        found = read_schema_version(address)
+    except FailedPrecondition as error:
+        return report_failure("state database", error.message, "Install what is missing.")
+    except ServingError as error:
+        return report_failure(
+            "state database", error.message, "See whether it runs, and whether --state names it rightly."
+        )
+    if found is None:
+        return report_ok("state database", "It can be reached; the first start makes its tables.")
+    if found > len(MIGRATIONS):
+        return report_failure(
+            "state database",
+            f"It has schema {found}; this version knows {len(MIGRATIONS)}.",
+            "Install the newer version again.",
+        )
+    return report_ok("state database", f"It can be reached and has schema {found} of {len(MIGRATIONS)}.")
 
 
 def find_newest_change(folder: Path) -> datetime.datetime | None:

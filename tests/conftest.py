@@ -16,6 +16,7 @@ from hypothesis import settings
 from serving.config import set_grpc_environment
 from tests import scheduling
 from tests.emulator import Emulator, Front, running_emulator, running_front
+from tests.postgres import Postgres, running_postgres
 
 # Before anything imports gRPC: tests start processes beside it, as servers do.
 set_grpc_environment()
@@ -97,6 +98,21 @@ def emulator(emulator_server: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emul
     """The emulator, with gs:// pointing to it in this process and its children for the time of a test."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator_server.url)
     return emulator_server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """The one PostgreSQL of a test run. Tests make databases of their own in it."""
+    with running_postgres() as postgres:
+        yield postgres
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Postgres:
+    """It runs, also after a test that has stopped it."""
+    if postgres_server.process is None:
+        postgres_server.start()
+    return postgres_server
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-_END_TO_END, _CLI = "tests/end_to_end", "tests/serving/cli"
-# Files whose tests share a server that is costly to fill. All other files are apart.
+_END_TO_END, _CLI, _CLUSTER = "tests/end_to_end", "tests/serving/cli", "tests/serving/gateway/cluster"
+# Files whose tests share a server that is costly to fill or to start. All other files are apart.
 _TOGETHER = {
     f"{folder}/test_{name}.py": folder
     for folder, names in {
         _END_TO_END: ("bad_input", "bad_models", "batch", "client", "fuzz", "refusals"),
         _CLI: ("jobs", "main", "models", "nodes", "predict", "versions", "why"),
+        _CLUSTER: ("kill", "postgres_store", "servers"),
     }.items()
     for name in names
 }

@@ -82,7 +82,8 @@ class TokenStore:
             with self._engine.begin() as connection:
                 yield connection
         except sa.exc.DBAPIError as error:
-            raise Unavailable(f"Cannot use the tokens in {self._place}: {error.orig}.") from error
+            reason = str(error.orig).partition("\n")[0]
+            raise Unavailable(f"Cannot use the tokens in {self._place}: {reason}.") from error
 
 
 def _open_engine(place: Path | str) -> tuple[sa.Engine, str]:

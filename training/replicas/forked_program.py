@@ -9,8 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import importlib
-import importlib.util
 import io
 import os
 import pkgutil
@@ -97,8 +95,11 @@ def _enter_process(
     os.environ.update(environment)
     os.chdir(folder)
     named = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:1] = [str(folder), *(path for path in named if path and path not in sys.path)]
-    importlib.invalidate_caches()
+    new = [str(folder), *(path for path in named if path and path not in sys.path)]
+    sys.path[:1] = new
+    # What is known of all other folders holds. Forgetting it would cost a fifth of a replica's start.
+    for path in new:
+        sys.path_importer_cache.pop(path, None)
     sys.argv = ["-m", *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
 # What is kept of a job's files after its end: what its processes wrote to stderr, and what they log.
-_KEPT_FILES = ("log", "logs")
+_KEPT_FILES = frozenset({"log", "logs"})
 _MAX_TIMER_SECONDS = 86400.0
 _STOP_NOTE = "The server stops. The job goes on when the server is started again."
 _HAND_OVER_NOTE = "The job goes on at another server."
@@ -132,7 +132,8 @@ class JobQueue:
         for folder in self._folder.iterdir():
             if folder.name not in ended:
                 remove_folder(folder)
-            elif ended[folder.name]:
+            # Jobs that have ended are many, and next to all of their folders are as they should be.
+            elif ended[folder.name] and not _KEPT_FILES.issuperset(path.name for path in folder.iterdir()):
                 self._remove_work_files(folder.name)
 
     def resume(self) -> None:

@@ -470,7 +470,7 @@ NAMING_FRAMEWORKS: dict[str, str] = {
     "serving.cli.demo": "trains one model of each kind",
     "serving.cli.flags.training_flags": "a scale tier has that name too",
     "serving.gateway.audit.method_names": "a protocol has that name too",
-    "serving.gateway.catalog.training_replicas": "which models built-in algorithms make; a scale tier",
+    "serving.gateway.catalog.job_checks.training_replicas": "models of built-in algorithms; a scale tier",
     "serving.gateway.console.pages.training_jobs": "a scale tier has that name too",
     "serving.gateway.state.migrations": "what records of earlier releases say",
     "serving.predictor.program": "other interpreters run it, which have nothing of ours",

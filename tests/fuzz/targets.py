@@ -31,9 +31,9 @@ from serving.gateway.api.query.paging import PagedList
 from serving.gateway.api.request_io import read_json, read_resource, read_update_mask
 from serving.gateway.api.studies.rendering import TrialRenderer, render_study
 from serving.gateway.catalog import jobs, lookup, models, studies, trials, versions
-from serving.gateway.catalog.prediction_checks import PredictionRules
+from serving.gateway.catalog.job_checks.prediction_checks import PredictionRules
+from serving.gateway.catalog.job_checks.training_checks import TrainingRules
 from serving.gateway.catalog.study_checks import read_study
-from serving.gateway.catalog.training_checks import TrainingRules
 from serving.gateway.jobs.job_kind import TimeLimits, find_deadline
 from serving.gateway.jobs.kinds.training.admission import Room, measure_record
 from serving.gateway.state.catalog_state import CatalogState, StateDraft

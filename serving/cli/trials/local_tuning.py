@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from serving.cli.console import print_note
 from serving.cli.trials.trial_table import TrialTable
 from serving.gateway.api.studies.trial_rows import TrialRow, sort_rows
-from serving.gateway.catalog.tuning_checks import read_plan, read_study
+from serving.gateway.catalog.job_checks.tuning_checks import read_plan, read_study
 from serving.gateway.jobs.kinds.training.trials.trial_results import apply_report, fail_trial, stop_trial
 from serving.resources import HyperparameterSpec
 from serving.scratch_folders import scratch_folder

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from serving.errors import AlreadyExists, InvalidArgument, field_error
+from serving.gateway.catalog.job_checks.tuning_checks import MAX_TRIALS, read_plan, read_study
 from serving.gateway.catalog.studies import create_study
-from serving.gateway.catalog.tuning_checks import MAX_TRIALS, read_plan, read_study
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, JobRecord, TuningRecord
 from serving.gateway.state.study_records import StudyBlock, StudyState, TrialRecord

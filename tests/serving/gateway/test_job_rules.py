@@ -24,7 +24,7 @@ from serving.errors import (
     ServingError,
 )
 from serving.gateway.catalog import jobs, models, versions
-from serving.gateway.catalog.prediction_checks import PredictionRules, is_error_limit
+from serving.gateway.catalog.job_checks.prediction_checks import PredictionRules, is_error_limit
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, DeploymentInfo, JobRecord
 from serving.names import ModelName, VersionName

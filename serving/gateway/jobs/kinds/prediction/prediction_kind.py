@@ -25,8 +25,8 @@ from batch.messages import (
 from serving.artifacts.child_environment import sanitize_environment
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
+from serving.gateway.catalog.job_checks.prediction_checks import PredictionRules
 from serving.gateway.catalog.jobs import PlannedVersion
-from serving.gateway.catalog.prediction_checks import PredictionRules
 from serving.gateway.jobs.job_kind import (
     JOB_PROCESS,
     AttemptResult,

@@ -10,7 +10,7 @@ from batch.messages import JobRequest, ModelSource
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
-from serving.gateway.catalog.prediction_checks import UNSPECIFIED_FORMAT, is_runner_name
+from serving.gateway.catalog.job_checks.prediction_checks import UNSPECIFIED_FORMAT, is_runner_name
 from serving.gateway.control.deployment import render_create_version_request
 from serving.gateway.state.records import DeploymentInfo, JobRecord, VersionRecord
 from serving.predictor import interpreters

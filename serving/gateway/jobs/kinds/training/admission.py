@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from serving.errors import FailedPrecondition, field_error
-from serving.gateway.catalog.training_replicas import CUSTOM, list_replicas, scale_tier
-from serving.gateway.catalog.tuning_checks import read_plan
+from serving.gateway.catalog.job_checks.training_replicas import CUSTOM, list_replicas, scale_tier
+from serving.gateway.catalog.job_checks.tuning_checks import read_plan
 from serving.gateway.state.records import JobRecord
 from serving.resources import TrainingInput, TrainingOptions
 

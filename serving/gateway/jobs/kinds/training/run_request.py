@@ -10,13 +10,13 @@ from serving.artifacts.child_environment import keep_storage_variables, sanitize
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.config import ServeConfig
 from serving.container_engine import engine_environment, find_engine
-from serving.gateway.catalog.training_replicas import (
+from serving.gateway.catalog.job_checks.training_replicas import (
     ALGORITHMS,
     find_algorithm,
     list_replicas,
     master_image,
 )
-from serving.gateway.catalog.tuning_checks import find_metric_tag
+from serving.gateway.catalog.job_checks.tuning_checks import find_metric_tag
 from serving.gateway.jobs.job_kind import SCRATCH_FOLDER
 from serving.gateway.state.records import JobRecord
 from serving.predictor import interpreters

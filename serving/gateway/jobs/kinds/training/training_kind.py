@@ -18,14 +18,13 @@ from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
 from serving.config import ServeConfig
 from serving.container_engine import NO_ENGINE
 from serving.errors import FailedPrecondition, InvalidArgument, Unimplemented, field_error
-from serving.gateway.catalog.jobs import PlannedVersion
-from serving.gateway.catalog.training_checks import (
+from serving.gateway.catalog.job_checks.training_checks import (
     TrainingRules,
     check_training_input,
     check_training_options,
     parse_duration,
 )
-from serving.gateway.catalog.training_replicas import (
+from serving.gateway.catalog.job_checks.training_replicas import (
     ALGORITHM_PACKAGE,
     choose_algorithm_framework,
     find_algorithm,
@@ -33,6 +32,7 @@ from serving.gateway.catalog.training_replicas import (
     list_replicas,
     master_image,
 )
+from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.jobs.job_kind import (
     AttemptResult,
     FailedAttempt,

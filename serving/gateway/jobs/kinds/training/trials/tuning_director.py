@@ -10,7 +10,7 @@ import msgspec
 
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.catalog import Catalog
-from serving.gateway.catalog.tuning_checks import read_plan
+from serving.gateway.catalog.job_checks.tuning_checks import read_plan
 from serving.gateway.catalog.tuning_jobs import find_tuning_study, iter_own_trials
 from serving.gateway.jobs.kinds.training.trials.order_pipe import OrderPipe
 from serving.gateway.jobs.kinds.training.trials.tuning_loop import SuggestPoints, TuningLoop

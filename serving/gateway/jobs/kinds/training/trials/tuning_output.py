@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from serving.gateway.catalog.training_replicas import ALGORITHMS, choose_algorithm_framework, find_algorithm
+from serving.gateway.catalog.job_checks.training_replicas import (
+    ALGORITHMS,
+    choose_algorithm_framework,
+    find_algorithm,
+)
 from serving.resources import (
     BuiltInAlgorithmOutput,
     HyperparameterMetric,

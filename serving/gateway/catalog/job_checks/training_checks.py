@@ -13,7 +13,7 @@ import msgspec
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION, check_image_name
-from serving.gateway.catalog.training_replicas import (
+from serving.gateway.catalog.job_checks.training_replicas import (
     ALGORITHMS,
     CUSTOM,
     LEGACY_MACHINES,
@@ -22,7 +22,7 @@ from serving.gateway.catalog.training_replicas import (
     master_image,
     scale_tier,
 )
-from serving.gateway.catalog.tuning_checks import check_tuning, find_metric_tag
+from serving.gateway.catalog.job_checks.tuning_checks import check_tuning, find_metric_tag
 from serving.gateway.catalog.tuning_jobs import create_tuning_study
 from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.catalog.tuning_checks import DEFAULT_TAG, check_tuning, read_plan, read_study
+from serving.gateway.catalog.job_checks.tuning_checks import DEFAULT_TAG, check_tuning, read_plan, read_study
 from serving.resources import HyperparameterSpec, resource_from_json
 from tuning.decide import TuningPlan
 from tuning.space import Parameter, ParameterKind, Scale

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.catalog.training_checks import (
+from serving.gateway.catalog.job_checks.training_checks import (
     TrainingRules,
     check_training_input,
     check_training_options,
     parse_duration,
 )
-from serving.gateway.catalog.training_replicas import list_replicas
+from serving.gateway.catalog.job_checks.training_replicas import list_replicas
 from serving.resources import Job, TrainingInput, TrainingOptions, resource_from_json
 
 INPUT: dict[str, Any] = {

@@ -15,7 +15,7 @@ from tuning.decide import TuningPlan
 from tuning.space import Parameter, ParameterKind, Scale
 from tuning.study import Algorithm, Goal, StoppingRule
 
-CONFIGS = json.loads((Path(__file__).parents[3] / "data" / "tuning_configs.json").read_text())
+CONFIGS = json.loads((Path(__file__).parents[4] / "data" / "tuning_configs.json").read_text())
 RATE: dict[str, Any] = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}
 LAYERS: dict[str, Any] = {"parameterName": "layers", "type": "INTEGER", "minValue": 1, "maxValue": 3}
 LONG = "é" * 999

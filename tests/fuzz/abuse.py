@@ -105,16 +105,20 @@ async def ask(app: Any, asked: Ask) -> Told:
     }
     sent: list[Any] = []
     is_read = False
+    is_streaming = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
         nonlocal is_read
         if is_read:
-            await asyncio.Event().wait()  # the client waits for its answer
+            await is_streaming.wait()  # the client waits for its answer, but not for the end of events
+            return {"type": "http.disconnect"}
         is_read = True
         return {"type": "http.request", "body": asked.body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
+        if dict(message.get("headers", ())).get(b"content-type", b"").startswith(b"text/event-stream"):
+            is_streaming.set()
 
     await app(scope, receive, send)
     body = b"".join(message.get("body", b"") for message in sent)

@@ -139,6 +139,15 @@ def check_local_uri(folders: LocalFolderPolicy, field: str, uri: str, *, whole: 
         raise field_error(FailedPrecondition, field, error.message) from error
 
 
+def parse_local_folder(field: str, uri: str) -> str:
+    """The absolute path of a local folder, "" for one in a bucket. Raises InvalidArgument naming the field."""
+    try:
+        bucket, path = parse_storage_uri(uri)
+    except InvalidArgument as error:
+        raise field_error(InvalidArgument, field, error.message) from error
+    return "" if bucket else path
+
+
 def _is_image_below(image: str, trusted: str) -> bool:
     """Whether an image is the trusted one, with any tag, or below it."""
     return image == trusted or image.startswith((f"{trusted}/", f"{trusted}:", f"{trusted}@"))

@@ -10,17 +10,23 @@ from pathlib import Path
 
 import msgspec
 
-from serving.errors import ServingError
+from serving.errors import ModelError, ServingError
 from serving.frameworks import load_frameworks
-from serving.runtimes.framework_detection import detect_framework, find_model_file
+from serving.runtimes.framework_detection import (
+    detect_framework,
+    find_model_file,
+    list_entries,
+    list_model_files,
+)
 
 
 class FolderCheckRequest(msgspec.Struct, frozen=True):
-    """`framework` is "" where the files decide."""
+    """`framework` is "" where the files decide; `may_look_above` is for the folder that it is in."""
 
     folder: str
     framework: str = ""
     prediction_class: str = ""
+    may_look_above: bool = False
 
 
 class FolderCheckResult(msgspec.Struct, frozen=True):
@@ -34,17 +40,34 @@ class FolderCheckResult(msgspec.Struct, frozen=True):
 def check_folder(request: FolderCheckRequest) -> FolderCheckResult:
     folder = Path(request.folder)
     try:
+        if not folder.is_dir():
+            return FolderCheckResult(message=_describe_missing(folder, request))
         if request.prediction_class:
-            if not folder.is_dir():
-                return FolderCheckResult(message=f"There is no folder {folder.name!r}.")
             return FolderCheckResult(detect_framework(folder, request.prediction_class).name)
         known = [one for one in load_frameworks().values() if one.name == request.framework]
         framework = known[0] if known else detect_framework(folder, "")
         return FolderCheckResult(framework.name, find_model_file(folder, framework).name)
     except ServingError as error:
-        return FolderCheckResult(message=error.message)
+        reason = error.detail if isinstance(error, ModelError) else error.message
+        return FolderCheckResult(
+            message=f"Looked in {folder}. {reason}{_describe_model_above(folder, request)}"
+        )
     except OSError as error:
-        return FolderCheckResult(message=f"The folder cannot be read: {error.strerror}.")
+        return FolderCheckResult(message=f"The folder {folder} cannot be read: {error.strerror}.")
+
+
+def _describe_missing(folder: Path, request: FolderCheckRequest) -> str:
+    kind = "It is a file" if folder.exists() else "There is nothing at that path on the server's machine"
+    above = folder.parent
+    if not request.may_look_above or not above.is_dir():
+        return f"{folder} is no folder. {kind}."
+    return f"{folder} is no folder. {kind}; {above} holds {list_entries(above) or 'nothing'}."
+
+
+def _describe_model_above(folder: Path, request: FolderCheckRequest) -> str:
+    """For a path that goes one level too deep."""
+    found = list_model_files(folder.parent) if request.may_look_above else []
+    return f" The folder above, {folder.parent}, holds {found[0]}: deploy that one." if found else ""
 
 
 if __name__ == "__main__":

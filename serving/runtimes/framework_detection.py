@@ -23,6 +23,8 @@ from serving.frameworks import Framework, ModelFile, find_user_code_framework, l
 
 _HEAD_BYTES = 64 * 1024
 _MAX_LISTED = 5
+# How far below a folder without a model one is looked for, and in how many folders.
+_MAX_DEPTH, _MAX_FOLDERS = 3, 200
 _CUSTOM_HINT = "With a custom prediction routine any file will do: name its class in predictionClass."
 
 
@@ -51,6 +53,18 @@ def find_model_file(model_dir: Path, framework: Framework) -> Path:
     if others:
         raise LoadFailed(_other_framework_message(*next(iter(others.items())), framework))
     raise LoadFailed(_missing_file_message(model_dir, framework.file_names))
+
+
+def list_model_files(folder: Path) -> list[str]:
+    """The names of model files that are directly in a folder."""
+    return _list_existing(folder, dict.fromkeys(file.name for _, file in _list_files()))
+
+
+def list_entries(folder: Path) -> str:
+    """What a folder holds, the first few by name, with `/` after those of folders. Raises OSError."""
+    listed = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+    return ", ".join(listed[:_MAX_LISTED]) + more
 
 
 def _list_files() -> list[tuple[Framework, ModelFile]]:
@@ -102,20 +116,37 @@ def _missing_file_message(model_dir: Path, wanted: Iterable[str]) -> str:
     if not model_dir.is_dir():
         return f"There is no model folder: {model_dir.name!r} does not exist or is not a folder."
     entries = sorted(model_dir.iterdir())
-    listed = [entry.name + "/" * entry.is_dir() for entry in entries]
     text = f"No model file was found. Looked for {_join_with_or(names)} directly in the folder"
-    if not listed:
+    if not entries:
         return f"{text}, and it is empty."
-    more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
     hints = [hint for entry in entries if (hint := _suggest_fix(entry, names))]
-    advice = hints[0] if hints else _CUSTOM_HINT
-    return f"{text}; found {', '.join(listed[:_MAX_LISTED])}{more}. {advice}"
+    advice = hints[0] if hints else _suggest_folder_below(model_dir, names) or _CUSTOM_HINT
+    return f"{text}; found {list_entries(model_dir)}. {advice}"
+
+
+def _suggest_folder_below(model_dir: Path, names: Sequence[str]) -> str:
+    """Where below the folder a model is; the one that is the least deep, "" if there is none near."""
+    level = [model_dir]
+    for _ in range(_MAX_DEPTH):
+        below = [entry for folder in level for entry in _list_folders(folder)]
+        level = below[:_MAX_FOLDERS]
+        for folder in level:
+            if inside := _list_existing(folder, names):
+                return f"{folder.relative_to(model_dir)}/ holds {inside[0]}: deploy that folder."
+    return ""
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    """Those directly in a folder; links are not followed, and none is in one that cannot be read."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return []
 
 
 def _suggest_fix(entry: Path, names: Sequence[str]) -> str:
     if entry.is_dir():
-        inside = _list_existing(entry, names)
-        return f"{entry.name}/ holds {inside[0]}: deploy that folder." if inside else ""
+        return ""
     suffix = entry.suffix.lower()
     for framework in load_frameworks().values():
         if suffix in framework.advice:

@@ -48,16 +48,18 @@ def parse_json_object(text: str, field: str) -> dict[str, object]:
 
 
 def locate_error(
-    error: ServingError | None, fields: Collection[str], renamed: Mapping[str, str]
+    error: ServingError | None, fields: Collection[str], renamed: Mapping[str, str], *, prefix: str = ""
 ) -> dict[str, str]:
     """What an error says about a field of a form, by the field's name; {} where it is about none of them.
 
     Errors of the API name fields as `training_input.job_dir`; `renamed` are those that forms call otherwise.
+    `prefix` is the name of the whole in such names, where a field of the form has it too.
     """
     if error is None or not error.field:
         return {}
     _, _, description = error.message.partition(" Error: ")
-    for part in re.split(r"[.\[]", _BEFORE_CAPITAL.sub("_", error.field).lower()):
+    path = error.field.removeprefix(f"{prefix}.") if prefix else error.field
+    for part in re.split(r"[.\[]", _BEFORE_CAPITAL.sub("_", path).lower()):
         name = renamed.get(part, part)
         if name in fields:
             return {name: description or error.message}

@@ -24,7 +24,7 @@ from serving.acceleration_record import RecordLocation
 from serving.artifacts import prepare
 from serving.artifacts.child_environment import sanitize_environment
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.trusted_sources import TrustedSources, check_local_uri
+from serving.artifacts.trusted_sources import TrustedSources, check_local_uri, parse_local_folder
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.container_engine import engine_environment, find_engine, make_run_config, require_engine
 from serving.errors import (
@@ -261,12 +261,14 @@ class VersionDeployer:
     async def inspect_files(self, version: Version) -> FileFindings | None:
         """What a local folder holds; None where the files have yet to be fetched.
 
-        Raises FailedPrecondition as `check_sources` does, and Unavailable.
+        Raises FailedPrecondition as `check_sources` does, InvalidArgument for no address, and Unavailable.
         """
+        folder = parse_local_folder("version.deployment_uri", version.deployment_uri)
         await self.check_sources(version)
-        if version.deployment_uri.startswith("gs://"):
+        if not folder:
             return None
-        return await find_files(version, self._node_environment)
+        may_look_above = await self._threads.run(self._is_open, str(Path(folder).parent))
+        return await find_files(version, folder, self._node_environment, may_look_above=may_look_above)
 
     async def check_logging(self, version: Version) -> None:
         """Raises FailedPrecondition for a request log in a folder that callers may not use."""
@@ -298,6 +300,14 @@ class VersionDeployer:
         check_local_uri(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
         for uri in version.package_uris:
             check_local_uri(self._folders, "version.package_uris", uri)
+
+    def _is_open(self, folder: str) -> bool:
+        """Whether callers may use a local folder, if not all that is below it."""
+        try:
+            self._folders.check_path(folder)
+        except FailedPrecondition:
+            return False
+        return True
 
     def _check_log_folder(self, address: str) -> None:
         field = "version.request_logging_config.bigquery_table_name"

@@ -23,12 +23,15 @@ class FileFindings(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-async def find_files(version: Version, environment: Mapping[str, str]) -> FileFindings:
-    """Raises Unavailable."""
+async def find_files(
+    version: Version, folder: str, environment: Mapping[str, str], *, may_look_above: bool
+) -> FileFindings:
+    """`may_look_above`: into the folder that it is in, to say what is near. Raises Unavailable."""
     asked = {
-        "folder": version.deployment_uri.removeprefix("file://"),
+        "folder": folder,
         "framework": version.framework,
         "prediction_class": version.prediction_class,
+        "may_look_above": may_look_above,
     }
     stdin = msgspec.json.encode(asked)
     try:

@@ -81,6 +81,11 @@ def test_several_model_files_are_refused(files: list[str], tmp_path: Path) -> No
     ("files", "message"),
     [
         ([], "and it is empty."),
+        (
+            ["notes.txt", "export/run/7/saved_model.pb", "export/run/7/variables/x"],
+            "found export/, notes.txt. export/run/7/ holds saved_model.pb: deploy that folder.",
+        ),
+        (["too/deep/for/this/model.pkl"], "found too/. With a custom prediction routine"),
         (["1/saved_model.pb"], "found 1/. 1/ holds saved_model.pb: deploy that folder."),
         (["model.h5"], "model.h5 is a Keras file: write a SavedModel"),
         (["model.keras"], "model.keras is a Keras file"),

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from serving.errors import NotFound, PermissionDenied, ServingError, http_status
+from serving.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ServingError,
+    http_status,
+)
 from serving.frameworks import load_frameworks
-from serving.gateway.console.field_parsers import drop_empty, parse_labels, split_lines
+from serving.gateway.console.field_parsers import drop_empty, locate_error, parse_labels, split_lines
 from serving.gateway.console.forms import EMPTY_FORM, Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.visit import Visit, action, page
 from serving.gateway.control.file_check import FileFindings
+from serving.names import VersionName, check_id
 from serving.resources import Version, resource_from_json
 
 _PATH = "/projects/{project}/deploy"
+# The fields of the form, and those that the API calls otherwise.
+_FIELDS = frozenset(
+    {"model", "version", "folder", "framework", "prediction_class", "packages", "runtime_version"}
+    | {"description", "labels"}
+)
+_API_NAMES = {"name": "version", "deployment_uri": "folder", "package_uris": "packages"}
 
 
 async def show_form(visit: Visit) -> Response:
@@ -28,6 +42,7 @@ async def check_or_deploy(visit: Visit) -> Response:
     try:
         version = _build_version(form)
         _check_permission(visit, form["model"])
+        _check_names(visit, form)
         findings = await visit.console.inspect_files(resource_from_json(Version, version))
         if form["step"] != "create" or (findings is not None and findings.message):
             return await _render_form(visit, form, findings=findings, is_checked=True)
@@ -42,6 +57,17 @@ def _check_permission(visit: Visit, model: str) -> None:
     """Raise PermissionDenied: the check of files says what a folder holds."""
     if not visit.may("projects.models.versions.create", project=visit.project, model=model):
         raise PermissionDenied(f"You may not create versions of the model {model}.")
+
+
+def _check_names(visit: Visit, form: Form) -> None:
+    """Raise InvalidArgument or AlreadyExists, before anything is created or looked at."""
+    model, version = check_id(form["model"], "model"), check_id(form["version"], "version")
+    if VersionName(visit.project, model, version) in visit.console.read_state().versions:
+        raise AlreadyExists(
+            f"The model {model} has a version {version} already: choose another name.", field="version"
+        )
+    if not form["folder"]:
+        raise InvalidArgument("Name the folder that holds the model's files.", field="folder")
 
 
 async def _create_version(visit: Visit, model: str, version: dict[str, object]) -> str:
@@ -79,6 +105,10 @@ async def _render_form(
     is_checked: bool = False,
     error: ServingError | None = None,
 ) -> Response:
+    # `version.deployment_uri` is no error of the field "version".
+    field_errors = locate_error(error, _FIELDS, _API_NAMES, prefix="version")
+    if findings is not None and findings.message:
+        field_errors = {"folder": findings.message}
     names = [one.name for one in load_frameworks().values() if one.model_files]
     return visit.render(
         "deploy.html",
@@ -91,6 +121,7 @@ async def _render_form(
         findings=findings,
         is_checked=is_checked,
         error=error,
+        field_errors=field_errors,
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 from serving.gateway.access.policy import ADMIN
+from serving.model_schema import TensorSpec
+from tests.serving.gateway.console.pages.test_versions import store_ready_version
 from tests.serving.gateway.console.world import World, run, visible_text
 
 DEPLOY = "/projects/p/deploy"
@@ -37,6 +40,42 @@ def test_what_a_folder_lacks_is_said_and_nothing_is_created(tmp_path: Path) -> N
             assert await list_models(world) == []
 
     run_console(tmp_path, main)
+
+
+def test_a_bad_name_or_folder_is_said_at_its_field_before_anything_is_created(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        (tmp_path / "models" / "export").mkdir(parents=True)
+        (tmp_path / "models" / "export" / "model.joblib").write_bytes(b"x")
+        good = {"model": "flowers", "version": "v1", "folder": str(tmp_path / "models" / "export")}
+        async with world.browser() as browser:
+            await browser.open(DEPLOY)
+            for step, status, changed, field, message in (
+                ("check", 400, {"model": "my flowers"}, "model", "it must start with a letter"),
+                ("check", 400, {"version": "1st"}, "version", "it must start with a letter"),
+                ("create", 400, {"version": ""}, "version", "it must start with a letter"),
+                ("check", 409, {"model": "m"}, "version", "The model m has a version v1 already"),
+                ("check", 400, {"folder": "s3://bucket/m"}, "folder", "unknown scheme s3://"),
+                ("check", 400, {"labels": "team"}, "labels", "write key=value, one a line"),
+                (
+                    "create",
+                    200,
+                    {"folder": str(tmp_path / "models")},
+                    "folder",
+                    f"Looked in {tmp_path}/models. No model file was found. Looked for saved_model.pb",
+                ),
+            ):
+                page = await browser.post(DEPLOY, {**good, **changed, "step": step}, status)
+                said = page.partition(f'id="error-{field}">')[2].partition("</span>")[0]
+                assert message in unescape(said), changed
+                # What was typed stays.
+                assert all(f'value="{value}"' in page for name, value in good.items() if name not in changed)
+            assert "export/ holds model.joblib: deploy that folder." in visible_text(page)
+            assert "Error code" not in page
+            assert [one["name"] for one in await list_models(world)] == ["projects/p/models/m"]
+
+    (tmp_path / "state").mkdir()
+    store_ready_version(tmp_path / "state", TensorSpec("x", "FP32", (-1,)))
+    run(tmp_path / "state", main, environment=dict(os.environ))
 
 
 def test_a_folder_with_a_model_is_deployed_and_its_operation_followed(tmp_path: Path) -> None:

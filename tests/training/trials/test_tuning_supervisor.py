@@ -168,7 +168,7 @@ def test_metrics_come_while_a_trial_runs_and_the_last_counts_when_it_is_stopped(
         points = job.wait_for_points(1).points
         job.stop_trial(1)
         report = job.wait_for_end(1)
-        pid = int(job.lines()[0].split()[1])
+        (pid,) = job.wait_for_pids(1)
         job.start_trial(2)
         job.wait_for_points(2)
         job.finish_trials()
@@ -284,7 +284,7 @@ def test_a_trial_whose_supervisor_is_killed_is_lost_and_nothing_of_it_is_left(tm
     with TuningRun(tmp_path, WAIT) as job:
         job.start_trial(1)
         job.wait_for_points(1)
-        program = int(job.lines()[0].split()[1])
+        (program,) = job.wait_for_pids(1)
         os.kill(parent_of(program), signal.SIGKILL)
         report = job.wait_for_end(1)
         job.start_trial(2)
@@ -297,10 +297,10 @@ def test_a_trial_whose_supervisor_is_killed_is_lost_and_nothing_of_it_is_left(tm
 
 
 def test_a_trial_whose_supervisor_hangs_is_lost_and_others_run(tmp_path: Path) -> None:
-    with TuningRun(tmp_path, WAIT, silence_seconds=4.0) as job:
+    with TuningRun(tmp_path, WAIT, silence_seconds=8.0) as job:
         job.start_trial(1)
         job.wait_for_points(1)
-        program = int(job.lines()[0].split()[1])
+        (program,) = job.wait_for_pids(1)
         supervisor = parent_of(program)
         os.kill(supervisor, signal.SIGSTOP)
         report = job.wait_for_end(1)
@@ -319,8 +319,7 @@ def test_a_cancelled_job_ends_all_trials(tmp_path: Path) -> None:
     with TuningRun(tmp_path, WAIT, slots=(MASTER, MASTER)) as job:
         job.start_trial(1)
         job.start_trial(2)
-        job.wait_for_points(1)
-        pids = {int(line.split()[1]) for line in job.lines()}
+        pids = job.wait_for_pids(2)
         job.cancel()
         last = job.finish()
 
@@ -344,9 +343,7 @@ def test_with_the_server_all_trials_end(tmp_path: Path) -> None:
     with TuningRun(tmp_path, WAIT, slots=(MASTER, MASTER)) as job:
         job.start_trial(1)
         job.start_trial(2)
-        job.wait_for_points(1)
-        job.wait_for_points(2)
-        pids = {int(line.split()[1]) for line in job.lines()}
+        pids = job.wait_for_pids(2)
         job.cut_lifeline()
         job.process.wait(20)
         wait_until_gone(pids)

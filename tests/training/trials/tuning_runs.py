@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ class TuningRun(JobRun):
 
     def wait_for_end(self, number: int) -> TrialReport:
         return self._wait_for_trial(number, ended=True)
+
+    def wait_for_pids(self, count: int) -> set[int]:
+        """Of programs that print them, as `pid N`: their lines may come later than their metrics."""
+        bound = time.monotonic() + HANG_SECONDS
+        while len(pids := {int(line.split()[1]) for line in self.lines()}) < count:
+            assert time.monotonic() < bound, f"only {pids} are in the log"
+            time.sleep(0.05)
+        return pids
 
     def _wait_for_trial(self, number: int, *, ended: bool) -> TrialReport:
         found = self.wait_for(

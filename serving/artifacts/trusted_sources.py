@@ -140,7 +140,7 @@ def check_local_uri(folders: LocalFolderPolicy, field: str, uri: str, *, whole: 
 
 
 def parse_local_folder(field: str, uri: str) -> str:
-    """The absolute path of a local folder, "" for one in a bucket. Raises InvalidArgument naming the field."""
+    """The absolute path of a local folder, "" for one in a bucket. Raises InvalidArgument."""
     try:
         bucket, path = parse_storage_uri(uri)
     except InvalidArgument as error:

@@ -38,7 +38,11 @@ from serving.gateway.console.prediction_form.file_inputs import (
     list_file_inputs,
     parse_file,
 )
-from serving.gateway.console.rendering import format_json
+from serving.gateway.console.prediction_form.model_inputs import (
+    PLACEHOLDER,
+    ModelInputs,
+    describe_model_inputs,
+)
 from serving.gateway.console.visit import Visit, action, page
 from serving.gateway.control.status import VersionSnapshot
 from serving.gateway.observability.history import WINDOWS
@@ -48,10 +52,22 @@ from serving.protocols import Reply
 
 Json = dict[str, Any]
 
-_EMPTY_REQUEST = '{"instances": []}'
+_EMPTY_REQUEST = f'{{"instances": [{PLACEHOLDER}]}}'
 _MANUAL = "manual"
 _FILE_FIELD = "file-{}"
 _REFUSALS = frozenset({401, 403})
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """What the version takes, as the API returns it, or the reason why that is not known."""
+
+    document: Json | None
+    reason: str = ""
+
+    @property
+    def inputs(self) -> ModelInputs | None:
+        return None if self.document is None else describe_model_inputs(self.document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +75,19 @@ class _Attempt:
     """A prediction that is tried: the text of its request, and what came of it."""
 
     request: str
-    schema: Json | None
+    schema: _Schema
     reply: Reply | None = None
     error: ServingError | None = None
 
     @property
     def file_inputs(self) -> Sequence[FileInput]:
-        return () if self.schema is None else list_file_inputs(self.schema)
+        return () if self.schema.document is None else list_file_inputs(self.schema.document)
 
 
 async def show_version(visit: Visit) -> Response:
     schema = await _read_schema(visit)
-    return await _render_page(visit, _Attempt(_format_example(schema), schema))
+    inputs = schema.inputs
+    return await _render_page(visit, _Attempt(_EMPTY_REQUEST if inputs is None else inputs.request, schema))
 
 
 async def show_state(visit: Visit) -> Response:
@@ -107,12 +124,29 @@ def _insert_files(form: Form, attempt: _Attempt) -> bytes:
         for number, one in enumerate(attempt.file_inputs)
         if (text := form[_FILE_FIELD.format(number)])
     ]
-    if not chosen or attempt.schema is None:
-        return attempt.request.encode()
-    body = parse_json_object(attempt.request, "request")
+    request, is_filled_in = attempt.request, _is_filled_in(attempt.request)
+    if not chosen or attempt.schema.document is None:
+        if not is_filled_in:
+            raise InvalidArgument(
+                f'Write an instance in place of {PLACEHOLDER}: "Input and output" says what one is.',
+                field="request",
+            )
+        return request.encode()
+    body = parse_json_object(request if is_filled_in else request.replace(PLACEHOLDER, "null"), "request")
     for file_input, text in chosen:
-        body = insert_file(body, file_input, parse_file(text), attempt.schema["defaultSignature"])
+        body = insert_file(body, file_input, parse_file(text), attempt.schema.document["defaultSignature"])
     return json.dumps(body).encode()
+
+
+def _is_filled_in(request: str) -> bool:
+    """Whether it is not the form with the placeholder in it; as a part of a text that is none."""
+    if PLACEHOLDER not in request:
+        return True
+    try:
+        json.loads(request)
+    except ValueError:
+        return False
+    return True
 
 
 async def set_default(visit: Visit) -> Response:
@@ -178,6 +212,10 @@ async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
         "version.html",
         status=200 if error is None else http_status(error),
         error=error,
+        field_errors={"request": error.message} if error is not None and error.field == "request" else {},
+        placeholder=PLACEHOLDER,
+        inputs=attempt.schema.inputs,
+        inputs_reason=attempt.schema.reason,
         file_inputs=attempt.file_inputs,
         most_file_bytes=MAX_FILE_BYTES,
         **state,
@@ -247,20 +285,11 @@ def _list_nodes(snapshot: VersionSnapshot | None) -> list[Json]:
     ]
 
 
-async def _read_schema(visit: Visit) -> Json | None:
-    """None as far as it is not known."""
+async def _read_schema(visit: Visit) -> _Schema:
     try:
-        schema: Json = await call_version(visit, "pilotlight.versions.schema")
-    except ServingError:
-        return None
-    return schema
-
-
-def _format_example(schema: Json | None) -> str:
-    """A request that the model takes, as far as its schema is known."""
-    if schema is None or "example" not in schema:
-        return _EMPTY_REQUEST
-    return format_json({"instances": [schema["example"]]})
+        return _Schema(await call_version(visit, "pilotlight.versions.schema"))
+    except ServingError as error:
+        return _Schema(None, error.message)
 
 
 def _read_phases(reply: Reply) -> list[tuple[str, float]]:

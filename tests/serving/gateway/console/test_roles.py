@@ -82,7 +82,7 @@ OFFERED_OF_THE_SERVER = {
     "/doctor": "the owner's and the editor's",
     "/settings": "the owner's and the editor's",
 }
-FORM = re.compile(r'<form[^>]* method="post" action="([^"]+)"')
+FORM = re.compile(r'<form[^>]* method="post" action="([^"#]+)')
 # Of each page the permission to see it, and its forms with what they need.
 FORMS = {
     "/projects/p/models/m000/versions/v1": (

@@ -28,11 +28,17 @@ async def create_failed_version(world: World, folder: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-def store_ready_version(folder: Path, *inputs: TensorSpec, version: str = "v1") -> None:
+def store_ready_version(
+    folder: Path,
+    *inputs: TensorSpec,
+    version: str = "v1",
+    platform: str = "tensorflow_savedmodel",
+    strict: bool = True,
+) -> None:
     """A version with these inputs, as if it had been deployed; no node of it can start. v1 is the default."""
     name = VersionName("p", "m", version)
     signature = ModelSignature(inputs, (TensorSpec("label", "INT64", (-1,)),))
-    schema = ModelSchema("tensorflow_savedmodel", {DEFAULT_SIGNATURE: signature})
+    schema = ModelSchema(platform, {DEFAULT_SIGNATURE: signature}, strict=strict)
     record = VersionRecord(
         name=name,
         uid=version,
@@ -104,6 +110,40 @@ def test_a_version_that_is_not_there(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         async with world.browser() as browser:
             await browser.open(PAGE, 404)
+
+    run(tmp_path, main)
+
+
+def test_what_a_version_takes_is_shown_while_it_sleeps(tmp_path: Path) -> None:
+    """Names, types and shapes as text, and a form to be filled in, which is not sent before."""
+    store_ready_version(tmp_path, TensorSpec("<i>age", "FP32", (-1, 3)), TensorSpec("city", "BYTES", (-1,)))
+
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            page = await browser.open(PAGE)
+            assert "<i>" not in page
+            said = " ".join(visible_text(page).split())
+            assert "<i>age number (FP32) 3 city text (BYTES) one value" in said
+            assert "label whole number (INT64) one value" in said
+            form = '{"instances": [{"<i>age": …, "city": …}]}'
+            assert form in said
+            page = await browser.post(f"{PAGE}/predictions", {"request": form}, 400)
+            assert "Write an instance in place of …" in visible_text(page)
+            assert form in unescape(page.partition("<textarea")[2])
+            assert "<h3>Answer" not in page
+
+    run(tmp_path, main)
+
+
+def test_user_code_is_said_to_take_anything(tmp_path: Path) -> None:
+    anything = TensorSpec("instances", "BYTES", None)
+    store_ready_version(tmp_path, anything, platform="custom", strict=False)
+
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            page = await browser.open(PAGE)
+            assert "is passed to its predict(instances, **kwargs)" in " ".join(visible_text(page).split())
+            assert '{"instances": […]}' in unescape(page.partition("<textarea")[2])
 
     run(tmp_path, main)
 

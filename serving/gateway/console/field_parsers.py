@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from serving.errors import InvalidArgument, ServingError
+from serving.gateway.console.forms import Form
 
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -20,6 +22,28 @@ def parse_labels(text: str) -> dict[str, str]:
             raise InvalidArgument(f"{line[:200]!r} is no label: write key=value, one a line.", field="labels")
         labels[key.strip()] = value.strip()
     return labels
+
+
+def parse_texts(form: Form) -> dict[str, object]:
+    """Description and labels, with the etag of what the form was filled with. Raises InvalidArgument."""
+    return {
+        "description": form["description"],
+        "labels": parse_labels(form["labels"]),
+        "etag": form["etag"],
+    }
+
+
+def fill_texts(details: Mapping[str, Any], form: Form | None) -> dict[str, str]:
+    """What the fields of description and labels show: what was typed, else what is in force.
+
+    The etag is always that of what is in force, which the page shows.
+    """
+    labels = format_labels(details.get("labels", {}))
+    return {
+        "description": details.get("description", "") if form is None else form["description"],
+        "labels": labels if form is None else form["labels"],
+        "etag": details.get("etag", ""),
+    }
 
 
 def format_labels(labels: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from serving.errors import PermissionDenied, ServingError
+from serving.errors import PermissionDenied, ServingError, Unauthenticated
 from serving.gateway.api.in_process import ApiCall
 from serving.gateway.api.request_io import json_response
 from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_from_error
@@ -34,6 +34,8 @@ from serving.protocols import Reply
 NOTICE_COOKIE = "pilotlight-notice"
 # A live part with this status is fetched no more.
 DONE_STATUS = 286
+# Errors that are about the visitor, not about what a form says: they have pages of their own.
+REFUSED_TO_VISITOR = (PermissionDenied, Unauthenticated)
 _MAX_NOTICE = 500
 _OUTER_HEADERS = (b"user-agent", b"x-forwarded-for", b"traceparent")
 

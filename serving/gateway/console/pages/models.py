@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from serving.gateway.console.field_parsers import format_labels, parse_labels
+from serving.errors import ServingError, http_status
+from serving.gateway.console.field_parsers import fill_texts, locate_error, parse_texts
+from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.overview import list_rows
-from serving.gateway.console.visit import Visit, action, page
+from serving.gateway.console.visit import REFUSED_TO_VISITOR, Visit, action, page
 from serving.names import ModelName
 
 Json = dict[str, Any]
@@ -18,12 +20,20 @@ MODEL_PATH: Final = "/projects/{project}/models/{model}"
 
 
 async def show_model(visit: Visit) -> Response:
+    return await _render_page(visit)
+
+
+async def _render_page(visit: Visit, form: Form | None = None, error: ServingError | None = None) -> Response:
+    """`form` is a change that was refused with `error`; it keeps what was typed."""
     model, names = await _read_model(visit), visit.path
     return visit.render(
         "model.html",
+        status=200 if error is None else http_status(error),
+        error=error,
+        field_errors=locate_error(error, ("description", "labels"), {}),
         **_list_versions(visit),
         details={name: value for name, value in model.items() if name != "defaultVersion"},
-        labels=format_labels(model.get("labels", {})),
+        texts=fill_texts(model, form),
         may_update=visit.may("projects.models.patch", **names),
         may_delete=visit.may("projects.models.delete", **names),
         may_deploy=visit.may("projects.models.versions.create", **names),
@@ -44,12 +54,17 @@ async def set_default(visit: Visit) -> Response:
 
 async def update_model(visit: Visit) -> Response:
     form = await visit.read_form()
-    body = {
-        "description": form["description"],
-        "labels": parse_labels(form["labels"]),
-        "etag": form["etag"],
-    }
-    await _call(visit, "projects.models.patch", query={"updateMask": "description,labels"}, body=body)
+    try:
+        await _call(
+            visit,
+            "projects.models.patch",
+            query={"updateMask": "description,labels"},
+            body=parse_texts(form),
+        )
+    except REFUSED_TO_VISITOR:
+        raise
+    except ServingError as error:
+        return await _render_page(visit, form, error)
     return visit.redirect(MODEL_PATH.format_map(visit.path), notice="The model is changed.")
 
 

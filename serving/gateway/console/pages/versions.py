@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -18,7 +18,7 @@ from serving.gateway.console.charts.history_view import (
     HistoryView,
     view_history,
 )
-from serving.gateway.console.field_parsers import format_labels, parse_json_object, parse_labels
+from serving.gateway.console.field_parsers import fill_texts, locate_error, parse_json_object, parse_texts
 from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
@@ -43,7 +43,7 @@ from serving.gateway.console.prediction_form.model_inputs import (
     ModelInputs,
     describe_model_inputs,
 )
-from serving.gateway.console.visit import Visit, action, page
+from serving.gateway.console.visit import REFUSED_TO_VISITOR, Visit, action, page
 from serving.gateway.control.status import VersionSnapshot
 from serving.gateway.observability.history import WINDOWS
 from serving.gateway.state.records import VersionRecord
@@ -54,6 +54,8 @@ Json = dict[str, Any]
 
 _EMPTY_REQUEST = f'{{"instances": [{PLACEHOLDER}]}}'
 _MANUAL = "manual"
+_COUNTS = ("nodes", "minNodes", "maxNodes")
+_API_NAMES = {"min_nodes": "minNodes", "max_nodes": "maxNodes"}
 _FILE_FIELD = "file-{}"
 _REFUSALS = frozenset({401, 403})
 
@@ -84,10 +86,26 @@ class _Attempt:
         return () if self.schema.document is None else list_file_inputs(self.schema.document)
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change that was refused, with what was typed."""
+
+    form: Form | None = None
+    error: ServingError | None = None
+
+
+_NO_CHANGE: Final = _Change()
+
+
 async def show_version(visit: Visit) -> Response:
+    return await _render_form(visit)
+
+
+async def _render_form(visit: Visit, change: _Change = _NO_CHANGE) -> Response:
+    """The page before a prediction is tried."""
     schema = await _read_schema(visit)
-    inputs = schema.inputs
-    return await _render_page(visit, _Attempt(_EMPTY_REQUEST if inputs is None else inputs.request, schema))
+    request = _EMPTY_REQUEST if (inputs := schema.inputs) is None else inputs.request
+    return await _render_page(visit, _Attempt(request, schema), change)
 
 
 async def show_state(visit: Visit) -> Response:
@@ -159,11 +177,19 @@ async def set_default(visit: Visit) -> Response:
 async def update_version(visit: Visit) -> Response:
     """Change the labels, the description, and by what bounds the version is scaled."""
     form = await visit.read_form()
-    body: Json = {
-        "description": form["description"],
-        "labels": parse_labels(form["labels"]),
-        "etag": form["etag"],
-    }
+    try:
+        mask, body = _build_change(form)
+        await call_version(visit, "projects.models.versions.patch", query={"updateMask": mask}, body=body)
+    except REFUSED_TO_VISITOR:
+        raise
+    except ServingError as error:
+        return await _render_form(visit, change=_Change(form, error))
+    return visit.redirect(VERSION_PATH.format_map(visit.path), notice="The version is changed.")
+
+
+def _build_change(form: Form) -> tuple[str, Json]:
+    """The update mask and the body. Raises InvalidArgument."""
+    body: Json = parse_texts(form)
     if form["scaling"] == _MANUAL:
         body["manualScaling"] = {"nodes": _parse_count(form, "nodes")}
         mask = "manualScaling.nodes"
@@ -171,13 +197,7 @@ async def update_version(visit: Visit) -> Response:
         bounds = {name: _parse_count(form, name) for name in ("minNodes", "maxNodes")}
         body["autoScaling"] = bounds
         mask = ",".join(f"autoScaling.{name}" for name in bounds)
-    await call_version(
-        visit,
-        "projects.models.versions.patch",
-        query={"updateMask": f"description,labels,{mask}"},
-        body=body,
-    )
-    return visit.redirect(VERSION_PATH.format_map(visit.path), notice="The version is changed.")
+    return f"description,labels,{mask}", body
 
 
 async def delete_version(visit: Visit) -> Response:
@@ -194,25 +214,38 @@ def _parse_count(form: Form, name: str) -> int:
     return int(text)
 
 
-def _describe_scaling(version: Json) -> Json:
-    """What the form of changes begins with."""
+def _fill_scaling(visit: Visit, version: Json, form: Form | None) -> Json:
+    """What the fields of scaling show: what was typed, else what is in force."""
     manual, automatic = version.get("manualScaling"), version.get("autoScaling", {})
-    return {
+    config = visit.console.config
+    shown = {
         "kind": "automatic" if manual is None else _MANUAL,
-        "nodes": (manual or {}).get("nodes", ""),
-        "minNodes": automatic.get("minNodes", ""),
+        "nodes": (manual or {}).get("nodes") or 1,
+        "minNodes": automatic.get("minNodes", 0),
         "maxNodes": automatic.get("maxNodes", ""),
+    }
+    if form is not None:
+        shown = {"kind": form["scaling"], **{name: form[name] for name in _COUNTS}}
+    return {
+        **shown,
+        "most": config.max_nodes or "the number of its cores",
+        "idle": config.idle_timeout,
     }
 
 
-async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
-    state, request, reply, error = await _read_state(visit), attempt.request, attempt.reply, attempt.error
+async def _render_page(visit: Visit, attempt: _Attempt, change: _Change = _NO_CHANGE) -> Response:
+    state, request, reply = await _read_state(visit), attempt.request, attempt.reply
+    error = attempt.error or change.error
     may_read_logs = visit.may("pilotlight.versions.logs", **visit.path)
     return visit.render(
         "version.html",
         status=200 if error is None else http_status(error),
-        error=error,
-        field_errors={"request": error.message} if error is not None and error.field == "request" else {},
+        error=attempt.error,
+        change_error=change.error,
+        field_errors={
+            **locate_error(attempt.error, ("request",), {}),
+            **locate_error(change.error, (*_COUNTS, "description", "labels"), _API_NAMES),
+        },
         placeholder=PLACEHOLDER,
         inputs=attempt.schema.inputs,
         inputs_reason=attempt.schema.reason,
@@ -232,8 +265,8 @@ async def _render_page(visit: Visit, attempt: _Attempt) -> Response:
             "projects.predict", name=VERSION_PATH.format_map(visit.path).removeprefix("/projects/")
         ),
         may_update=visit.may("projects.models.versions.patch", **visit.path),
-        labels=format_labels(state["details"].get("labels", {})),
-        scaling=_describe_scaling(state["details"]),
+        texts=fill_texts(state["details"], change.form),
+        scaling=_fill_scaling(visit, state["details"], change.form),
         may_set_default=visit.may("projects.models.versions.setDefault", **visit.path),
         may_delete=visit.may("projects.models.versions.delete", **visit.path),
     )

@@ -7,13 +7,14 @@ for a node the settings of its container platform, the default. Nothing else rea
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import ipaddress
 import math
 import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -664,6 +665,45 @@ def _build_checked(kind: type[T], values: Mapping[str, tuple[str, Any]]) -> T:
             for name, (source, value) in values.items()
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSection:
+    """Settings of a class that belong together, from `first` to where the next section of the class begins.
+
+    `programs` are those that have them.
+    """
+
+    title: str
+    programs: str
+    kind: type[Any]
+    first: str
+
+
+SETTING_SECTIONS = (
+    SettingSection("Requests", "`serve` and `node`", RequestLimits, "request_timeout"),
+    SettingSection("Predictions", "`serve` and `node`", PredictSettings, "merge_requests"),
+    SettingSection("Connections", "`serve` and `node`", ServerSettings, "header_timeout"),
+    SettingSection("Address, state and access", "`serve`", ServeConfig, "host"),
+    SettingSection("Nodes", "`serve`", ServeConfig, "idle_timeout"),
+    SettingSection("Versions, jobs and operations", "`serve`", ServeConfig, "deployments"),
+    SettingSection("Limits of projects and versions", "`serve`", ServeConfig, "project_requests_per_second"),
+    SettingSection("Batch prediction", "`serve`", ServeConfig, "batch_runner"),
+    SettingSection("The code of models", "`serve`", ServeConfig, "trusted_sources"),
+    SettingSection("Traces, logs and audit", "`serve`", ServeConfig, "otel_endpoint"),
+    SettingSection("A standalone node", "`node`", NodeConfig, "model_dir"),
+    SettingSection("The client commands", "", ClientConfig, "server"),
+)
+
+
+def list_section_fields(section: SettingSection) -> Sequence[dataclasses.Field[Any]]:
+    """The settings of a section, in the order in which its class defines them."""
+    own = list(inspect.get_annotations(section.kind))
+    begins = sorted(own.index(other.first) for other in SETTING_SECTIONS if other.kind is section.kind)
+    start = own.index(section.first)
+    end = next((begin for begin in begins if begin > start), len(own))
+    fields = {field.name: field for field in dataclasses.fields(section.kind)}
+    return [fields[name] for name in own[start:end]]
 
 
 def flag_of_setting(name: str) -> str:

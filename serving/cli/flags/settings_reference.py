@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 import sys
 import typing
@@ -11,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serving import config
-from serving.config import (
-    ClientConfig,
-    NodeConfig,
-    PredictSettings,
-    RequestLimits,
-    ServeConfig,
-    ServerSettings,
-)
+from serving.config import SETTING_SECTIONS, SettingSection, list_section_fields
 
 _INTRODUCTION = """\
 # Settings
@@ -38,40 +30,27 @@ A value that is not allowed ends the program at its start, with a message that n
 and the values that are allowed. [limits.md](limits.md) says what a client gets when a limit is exceeded.
 """
 
-# Each section's title, class and first setting; it ends where the next section of its class begins.
-_SECTIONS: tuple[tuple[str, type[Any], str], ...] = (
-    ("Requests: `serve` and `node`", RequestLimits, "request_timeout"),
-    ("Predictions: `serve` and `node`", PredictSettings, "merge_requests"),
-    ("Connections: `serve` and `node`", ServerSettings, "header_timeout"),
-    ("Address, state and access: `serve`", ServeConfig, "host"),
-    ("Nodes: `serve`", ServeConfig, "idle_timeout"),
-    ("Versions, jobs and operations: `serve`", ServeConfig, "deployments"),
-    ("Limits of projects and versions: `serve`", ServeConfig, "project_requests_per_second"),
-    ("Batch prediction: `serve`", ServeConfig, "batch_runner"),
-    ("The code of models: `serve`", ServeConfig, "trusted_sources"),
-    ("Traces, logs and audit: `serve`", ServeConfig, "otel_endpoint"),
-    ("A standalone node: `node`", NodeConfig, "model_dir"),
-    ("The client commands", ClientConfig, "server"),
-)
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def render_page() -> str:
     """The text of docs/settings.md."""
-    return "\n".join([_INTRODUCTION, *(_render_section(*section) for section in _SECTIONS)])
+    return "\n".join([_INTRODUCTION, *map(_render_section, SETTING_SECTIONS)])
 
 
-def _render_section(title: str, kind: type[Any], first: str) -> str:
+def _render_section(section: SettingSection) -> str:
     """A table of settings that a class defines itself; what it inherits is in the sections of its bases."""
-    hints = typing.get_type_hints(kind)
-    own = list(inspect.get_annotations(kind))
-    begins = sorted(own.index(begin) for _, other, begin in _SECTIONS if other is kind)
-    start = own.index(first)
-    end = next((begin for begin in begins if begin > start), len(own))
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    rows = [_render_row(fields[name], hints[name]) for name in own[start:end]]
+    hints = typing.get_type_hints(section.kind)
+    rows = [_render_row(field, hints[field.name]) for field in list_section_fields(section)]
     head = ["| setting | default | values | meaning |", "|---|---|---|---|"]
-    return "\n".join([f"## {title}\n", *head, *rows, ""])
+    return "\n".join(
+        [
+            f"## {section.title}: {section.programs}\n" if section.programs else f"## {section.title}\n",
+            *head,
+            *rows,
+            "",
+        ]
+    )
 
 
 def _render_row(field: dataclasses.Field[Any], hint: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from urllib.parse import quote, unquote
@@ -119,7 +120,7 @@ class ConsoleApp:
             try:
                 response = await self._answer_page(route, visit)
             except Unauthenticated as error:
-                response = self._lead_to_sign_in(visit, error)
+                response = await self._lead_to_sign_in(visit, error)
             except ServingError as error:
                 response = visit.render_error(error, http_status(error))
             except Exception as error:
@@ -153,11 +154,17 @@ class ConsoleApp:
             raise Unauthenticated("Sign in to see this page.")
         return access.resolve_caller(b"Bearer " + session.token.encode())
 
-    def _lead_to_sign_in(self, visit: Visit, error: Unauthenticated) -> Response:
+    async def _lead_to_sign_in(self, visit: Visit, error: Unauthenticated) -> Response:
+        """A form that was sent after the end of a session is shown, so that what was typed is not lost."""
         if _PART_HEADER in visit.request.headers:
             return Response(error.message, 401, media_type="text/plain")
-        destination = visit.address if visit.request.method == "GET" else "/"
-        return visit.redirect(f"{SIGN_IN_PATH}?next={quote(destination, safe='')}")
+        if visit.request.method == "GET":
+            return visit.redirect(f"{SIGN_IN_PATH}?next={quote(visit.address, safe='')}")
+        try:
+            await visit.read_form()
+        except ServingError:
+            return visit.redirect(SIGN_IN_PATH)
+        return visit.render_error(error, http_status(error))
 
     async def _finish(self, visit: Visit, response: Response) -> Response:
         """Render the page, and add the cookie and the headers that every page has."""
@@ -189,6 +196,8 @@ class ConsoleApp:
 
     async def _answer_unknown_path(self, request: Request) -> Response:
         visit = self._open_visit(request)
+        with contextlib.suppress(Unauthenticated):
+            visit.caller = self._authenticate(visit)
         known = [
             route for route in self._router.routes[:-1] if route.matches(request.scope)[0] is not Match.NONE
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -31,6 +31,10 @@ class Form:
 
     def get_list(self, name: str) -> Sequence[str]:
         return [value.strip() for value in self._fields.get(name, ())]
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """The names and last values of all fields that were sent."""
+        return ((name, values[-1]) for name, values in self._fields.items())
 
     def is_checked(self, name: str) -> bool:
         return bool(self[name])

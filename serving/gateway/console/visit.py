@@ -16,6 +16,7 @@ from serving.gateway.api.in_process import ApiCall
 from serving.gateway.api.request_io import json_response
 from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_from_error
 from serving.gateway.console import api_calls, forms
+from serving.gateway.console.error_page import describe_error
 from serving.gateway.console.forms import Form
 from serving.gateway.console.navigation import NAVIGATION, NavigationItem
 from serving.gateway.console.rendering import (
@@ -188,7 +189,9 @@ class Visit:
         return SharedPartResponse(part)
 
     def render_error(self, error: ServingError, status: int) -> Response:
-        return self.render("error.html", status=status, error=error)
+        values = describe_error(self, error, self._form)
+        sign_in_first = isinstance(error, Unauthenticated)
+        return self.render("error.html", status=status, sign_in_first=sign_in_first, **values)
 
     def redirect(self, path: str, *, notice: str = "") -> Response:
         """Lead to another page, on which `notice` is shown once."""

@@ -25,6 +25,8 @@ _PERIODS = (
     ("168", "the last 7 days"),
     ("720", "the last 30 days"),
 )
+# Who is told of in place of a principal.
+_ANYBODY, _UNKNOWN = "anyone (access control is off)", "somebody without a valid token"
 _STATUS_NAMES = {code: name for name, code in RPC_CODES.items()}
 # One at a time: whoever reads the log must not take the server's processors.
 _THREAD = ThreadPool("audit pages", 1, queue=20)
@@ -97,6 +99,7 @@ def _build_row(entry: AuditEntry) -> dict[str, Any]:
         "is_error": bool(code),
         "message": payload.get("status", {}).get("message", ""),
         "principal": payload["authenticationInfo"].get("principalEmail", ""),
+        "nobody": _UNKNOWN if result == "UNAUTHENTICATED" else _ANYBODY,
         "method": payload["methodName"].rpartition(".")[2],
         "resource": payload["resourceName"],
         "entry": entry,

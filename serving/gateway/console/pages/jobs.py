@@ -8,9 +8,10 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from serving.errors import FailedPrecondition
-from serving.gateway.console.field_parsers import format_labels, parse_labels
-from serving.gateway.console.visit import Visit, action, page
+from serving.errors import FailedPrecondition, ServingError, http_status
+from serving.gateway.console.field_parsers import format_labels, locate_error, parse_labels
+from serving.gateway.console.forms import Form
+from serving.gateway.console.visit import REFUSED_TO_VISITOR, Visit, action, page
 from serving.resources import JobState
 
 Json = dict[str, Any]
@@ -77,12 +78,20 @@ def describe_job(job: Json) -> str:
 
 
 async def show_job(visit: Visit) -> Response:
+    return await _render_job(visit)
+
+
+async def _render_job(visit: Visit, form: Form | None = None, error: ServingError | None = None) -> Response:
+    """`form` has the labels of a change that was refused with `error`."""
     values = await _read_job(visit)
     job, names = values["job"], visit.path
     return visit.render(
         "job.html",
+        status=200 if error is None else http_status(error),
+        error=error,
+        field_errors=locate_error(error, ("labels",), {}),
         **values,
-        labels=format_labels(job.get("labels", {})),
+        labels=format_labels(job.get("labels", {})) if form is None else form["labels"],
         is_tuning="hyperparameters" in job.get("trainingInput", {}),
         may_update=visit.may("projects.jobs.patch", **names),
         may_see_policy=visit.may("projects.jobs.getIamPolicy", **names),
@@ -147,14 +156,18 @@ async def cancel_job(visit: Visit) -> Response:
 
 async def update_labels(visit: Visit) -> Response:
     form = await visit.read_form()
-    body = {"labels": parse_labels(form["labels"]), "etag": form["etag"]}
-    await visit.call(
-        "projects.jobs.patch",
-        query={"updateMask": "labels"},
-        body=body,
-        project=visit.project,
-        job=visit.path["job"],
-    )
+    try:
+        await visit.call(
+            "projects.jobs.patch",
+            query={"updateMask": "labels"},
+            body={"labels": parse_labels(form["labels"]), "etag": form["etag"]},
+            project=visit.project,
+            job=visit.path["job"],
+        )
+    except REFUSED_TO_VISITOR:
+        raise
+    except ServingError as error:
+        return await _render_job(visit, form, error)
     return visit.redirect(JOB_PATH.format_map(visit.path), notice="The labels are changed.")
 
 

@@ -123,7 +123,7 @@ async def ask(browser: Browser, verb: str, path: str) -> str:
     else:
         response = await browser.client.post(address, data={"anti_forgery_token": browser._token, **FIELDS})
     assert response.status_code < 500, (verb, path, response.text)
-    if response.url.path == f"{ROOT}/sign-in":
+    if response.url.path == f"{ROOT}/sign-in" or response.status_code == 401:
         return "who?"
     return "no" if response.status_code == 403 else "yes"
 

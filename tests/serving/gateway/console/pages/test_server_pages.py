@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -28,12 +29,14 @@ def test_settings_say_where_they_came_from_and_keep_secrets(tmp_path: Path) -> N
         async with world.browser() as browser:
             page = await browser.open("/settings")
             text = re.sub(r"\s+", " ", visible_text(page))
-            given = text[text.index("Given") : text.index("Defaults")]
-            assert "jobs 5 environment PILOTLIGHT_JOBS 2" in given
-            assert "batch_options not shown file /etc/p<b>.yaml: batch_options -" in given
-            assert "http://…@host:4318 flag --otel-endpoint" in given
+            assert "jobs changed 5 environment PILOTLIGHT_JOBS 2" in text
+            assert "batch_options changed not shown file /etc/p<b>.yaml: batch_options -" in text
+            assert "http://…@host:4318 flag --otel-endpoint" in text
             assert "secret" not in page
-            assert "max_body_bytes 32.0 MiB (33554432)" in text[text.index("Defaults") :]
+            assert "max_body_bytes 32.0 MiB (33554432) default 32.0 MiB (33554432)" in text
+            # In groups, what differs first.
+            places = ("Versions, jobs and operations Setting", "jobs changed", "deployments", "batch_options")
+            assert sorted(places, key=text.index) == list(places)
 
     run(
         tmp_path,
@@ -42,6 +45,25 @@ def test_settings_say_where_they_came_from_and_keep_secrets(tmp_path: Path) -> N
         batch_options="--password=secret",
         otel_endpoint="http://me:secret@host:4318",
     )
+
+
+def test_settings_are_found_by_words_and_by_what_differs(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+
+            async def list_shown(query: str) -> list[str]:
+                page = await browser.open(f"/settings?{query}")
+                return re.findall(r'<th scope="row"><code>(\w+)</code>', page)
+
+            names = [field.name for field in dataclasses.fields(ServeConfig)]
+            assert sorted(await list_shown("")) == sorted(names)
+            assert await list_shown("filter=HEADER+timeout") == ["header_timeout"]
+            assert await list_shown("filter=--queue-jobs") == ["queue_jobs"]
+            assert {"jobs", "state_dir", "access"} <= set(await list_shown("changed=yes"))
+            assert "queue_jobs" not in await list_shown("changed=yes")
+            assert "No setting matches." in await browser.open("/settings?filter=<b>")
+
+    run(tmp_path, main, jobs=5)
 
 
 def test_sources_are_flags_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +119,15 @@ def test_the_audit_log_is_shown_newest_first_and_filtered(tmp_path: Path) -> Non
             await browser.open("/audit?position=x", 400)
 
     run(tmp_path, main, access="on")
+
+
+def test_without_access_control_anyone_did_it(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.api.client.post("/v1/projects/p/models", json={"name": "m"})
+        async with world.browser() as browser:
+            assert "anyone (access control is off)" in visible_text(await browser.open("/audit"))
+
+    run(tmp_path, main)
 
 
 def test_owners_of_a_project_see_its_part_of_the_audit_log(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from autoscaler.version_scaler import ScalingEvent
@@ -14,14 +16,17 @@ from serving.gateway.observability.history import WINDOWS, Figures, combine_figu
 WINDOW_LABELS: Final[Mapping[str, str]] = {"10m": "10 minutes", "1h": "1 hour", "1d": "1 day"}
 DEFAULT_WINDOW: Final = "10m"
 _MS_PER_SECOND: Final = 1000
+# Whole minutes and hours.
+_PARTS_ACROSS: Final[Mapping[str, int]] = {"10m": 5, "1h": 4, "1d": 4}
+_MOST_MINUTES: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedDecision:
-    """`x` is where it is on the charts; `seconds_ago` and `nodes` are told beside the reason."""
+    """`x` is where it is on the charts; `time` (ISO 8601) and `nodes` are told beside the reason."""
 
     x: float
-    seconds_ago: float
+    time: str
     nodes: int
     reason: str
 
@@ -47,26 +52,30 @@ def view_history(
     def to_points(values: Iterable[float]) -> list[tuple[float, float]]:
         return [(float(end - now), _round_value(value)) for end, value in zip(ends, values, strict=True)]
 
+    draw = partial(
+        draw_chart,
+        base=0,
+        format_across=_format_age,
+        parts_across=_PARTS_ACROSS[window],
+        summarize=max,
+    )
+    answers = {
+        "all": to_points(one.requests / grain.seconds for one in figures),
+        "errors": to_points(one.errors / grain.seconds for one in figures),
+    }
     charts = [
-        draw_chart(
-            "Answers per second",
-            {
-                "all": to_points(one.requests / grain.seconds for one in figures),
-                "errors": to_points(one.errors / grain.seconds for one in figures),
-            },
-            base=0,
-        ),
-        draw_chart("Ready nodes", {"nodes": to_points(one.nodes for one in figures)}, base=0),
+        draw("Answers per second", answers, unit="/s"),
+        draw("Ready nodes", {"nodes": to_points(one.nodes for one in figures)}),
     ]
     if any(one.p50 for one in figures):
         latencies = {
             "p50": to_points(_to_milliseconds(one.p50) for one in figures),
             "p99": to_points(_to_milliseconds(one.p99) for one in figures),
         }
-        charts.insert(1, draw_chart("Latency in milliseconds", latencies, base=0))
+        charts.insert(1, draw("Latency", latencies, unit=" ms"))
     decisions = [
         MarkedDecision(
-            place_across(event.at - now, ends[0] - now, 0), now - event.at, event.nodes, event.reason
+            place_across(event.at - now, ends[0] - now, 0), _format_time(event.at), event.nodes, event.reason
         )
         for event in events
         if ends[0] <= event.at <= now + grain.seconds
@@ -77,6 +86,18 @@ def view_history(
 def _round_value(value: float) -> float:
     """Three digits: more are not known."""
     return float(f"{value:.3g}")
+
+
+def _format_age(seconds: float) -> str:
+    """Of a place on the axis, in seconds before now, which are negative."""
+    minutes = round(-seconds / 60)
+    if minutes == 0:
+        return "now"
+    return f"{minutes} min ago" if minutes < _MOST_MINUTES else f"{round(minutes / 60)} h ago"
+
+
+def _format_time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _to_milliseconds(seconds: float) -> float:

@@ -319,6 +319,11 @@ def _list_nodes(snapshot: VersionSnapshot | None) -> list[Json]:
 
 
 async def _read_schema(visit: Visit) -> _Schema:
+    """Without a start of a node, which the API begins for versions of releases that stored no schema."""
+    record = visit.console.read_state().versions.get(read_name(visit))
+    deployed = None if record is None else record.deployed
+    if deployed is not None and not deployed.schema:
+        return _Schema(None, "It is not known yet: it is found out when a node of the version starts.")
     try:
         return _Schema(await call_version(visit, "pilotlight.versions.schema"))
     except ServingError as error:

@@ -24,8 +24,8 @@ def test_what_is_not_there_is_said_with_what_is(tmp_path: Path) -> None:
             for path, message, links in (
                 ("models/none", "There is no model none in the project p.", ["models/m000", "models/m001"]),
                 ("models/none/versions/v1", "There is no model none in the project p.", ["models/m001"]),
-                ("models/m000/versions/v9", "The model m000 has no version v9.", ["models/m000/versions/v1"]),
-                ("models/m000/versions/v9", "The model m000 has no version v9.", ["models/m000"]),
+                ("models/m000/versions/v77", "The model m000 has no version v77.", ["models/m000/versions/v1"]),
+                ("models/m000/versions/v77", "The model m000 has no version v77.", ["models/m000"]),
                 ("jobs/none", "There is no job none in the project p.", ["jobs"]),
                 ("operations/none", "There is no operation none in the project p.", ["operations"]),
             ):
@@ -44,7 +44,7 @@ def test_nothing_is_told_of_what_the_visitor_may_not_see(tmp_path: Path) -> None
         await world.api.bind("projects/p/models/m000", ml_modelUser="user:ann@example.com")
         async with world.browser() as browser:
             await browser.sign_in(await world.api.token("user:ann@example.com"))
-            page = await browser.open("/projects/p/models/m000/versions/v9", 404)
+            page = await browser.open("/projects/p/models/m000/versions/v77", 404)
             assert "/projects/p/models/m000" in list_links(page)
             for path in ("m001", "m001/versions/v1", "none"):
                 page = await browser.open(f"/projects/p/models/{path}", 403)

@@ -24,8 +24,11 @@ def test_what_is_not_there_is_said_with_what_is(tmp_path: Path) -> None:
             for path, message, links in (
                 ("models/none", "There is no model none in the project p.", ["models/m000", "models/m001"]),
                 ("models/none/versions/v1", "There is no model none in the project p.", ["models/m001"]),
-                ("models/m000/versions/v77", "The model m000 has no version v77.", ["models/m000/versions/v1"]),
-                ("models/m000/versions/v77", "The model m000 has no version v77.", ["models/m000"]),
+                (
+                    "models/m000/versions/v77",
+                    "The model m000 has no version v77.",
+                    ["models/m000/versions/v1", "models/m000"],
+                ),
                 ("jobs/none", "There is no job none in the project p.", ["jobs"]),
                 ("operations/none", "There is no operation none in the project p.", ["operations"]),
             ):

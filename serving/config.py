@@ -292,6 +292,13 @@ class ServeConfig(ServerSettings):
         "pilotlight",
         "What the server is called in the Open Inference Protocol; some of Triton's clients look for triton.",
     )
+    stop_delay: float = setting(
+        0.0,
+        "Seconds for which a server that is asked to stop goes on answering, with 503 at /readyz, so that load "
+        "balancers send their requests elsewhere; then requests in flight are finished.",
+        minimum=0,
+        unit="seconds",
+    )
     access: str = setting(
         "auto",
         "Whether callers need a token and a role: auto (on unless host is a loopback address), on, off.",

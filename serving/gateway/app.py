@@ -267,6 +267,7 @@ class Gateway:
         )
         self._in_process_api = InProcessApi(self, self._prediction_proxy)
         self._is_ready = False
+        self._is_stop_announced = False
         self._start_error: ServingError | None = None
         self._pilot_start: asyncio.Task[None] | None = (
             None  # done once the pilots that are needed at start are ready
@@ -604,6 +605,10 @@ class Gateway:
         if record is not None and (target := self._routing_table.find_version_target(record)).console_log:
             self._request_log.log_node_output(target, node.id, line)
 
+    def announce_stop(self) -> None:
+        """Be not ready from now on, so that nobody sends more requests; those that come are answered."""
+        self._is_stop_announced = True
+
     def end_streams(self) -> None:
         """End the answers that have no end of their own: the server is to stop."""
         self._events.close()
@@ -617,6 +622,8 @@ class Gateway:
 
     def _get_unready_reason(self) -> str:
         """Why the server is not ready; "" if it is."""
+        if self._is_stop_announced:
+            return "The server is stopping."
         if not self._is_ready:
             return "The server is starting or stopping."
         if troubles := self._supervisor.list_troubles():

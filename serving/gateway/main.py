@@ -93,7 +93,9 @@ def serve(
                 companion=grpc,
                 cross_origin=cross_origin,
                 on_shortage=gateway.set_accept_trouble,
+                on_stop_delay=gateway.announce_stop,
                 on_stopping=gateway.end_streams,
+                stop_delay=config.stop_delay,
                 stop_timeout=config.stop_timeout,
             )
             await server.serve(sockets=[listener])

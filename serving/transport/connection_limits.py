@@ -69,6 +69,7 @@ class ConnectionLimiter:
         self.unsent_bytes = 0  # the sum of `unsent_bytes`
         self.rejections: Counter[str] = Counter()  # by the setting that was exceeded
         self.head_cache = RequestHeadCache()
+        self.keeps_alive = True  # whether connections may stay open after an answer
         self.decompressions = DecompressionQueue()
         self._slices: list[set[LimitedConnection]] = [set() for _ in range(SLICES)]
         self._slice_index = 0
@@ -89,6 +90,12 @@ class ConnectionLimiter:
 
     def remove_connection(self, connection: LimitedConnection, number: int) -> None:
         self._slices[number].discard(connection)
+
+    def stop_keeping_alive(self) -> None:
+        """Close each connection with its next answer, which says so."""
+        self.keeps_alive = False
+        # Requests with a cached head keep their connection.
+        self.head_cache = RequestHeadCache()
 
     def check_next_slice(self, time: float) -> None:
         """Check the next tenth of the connections; `time` is on the event loop's clock, in seconds."""

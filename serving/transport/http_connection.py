@@ -439,6 +439,8 @@ class HttpConnection(HttpToolsProtocol):
         if self.expect_100_continue:
             # A client answered early may leave out the body: then the next request has no known start.
             self.cycle.keep_alive = False
+        if not self._limiter.keeps_alive:
+            self.cycle.keep_alive = False
         if self.cycle is not self._active:
             self._count_held(self._head_size())
 
@@ -590,7 +592,7 @@ class HttpConnection(HttpToolsProtocol):
     def _is_persistent(self) -> bool:
         parser = self.parser
         lasting = parser.get_http_version() != "1.0" and parser.get_method() != _CONNECT
-        return lasting and bool(parser.should_keep_alive())
+        return lasting and self._limiter.keeps_alive and bool(parser.should_keep_alive())
 
     def _request_path(self) -> str:
         return (_parse_path_cached if len(self.url) <= _MAX_CACHED_PATH_BYTES else _parse_path)(self.url)

@@ -46,12 +46,17 @@ _REPORT_EVERY_TICKS = 600
 class GracefulServer(uvicorn.Server):
     """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns.
 
-    The process ends `stop_timeout` seconds after these requests even if shutdown hangs; None: no limit.
+    With a `stop_delay` it goes on accepting connections for so many seconds before. The process ends
+    `stop_timeout` seconds after the requests in flight even if shutdown hangs; None: no limit.
     """
 
-    def __init__(self, config: uvicorn.Config, stop_timeout: float | None = None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, stop_delay: float = 0, stop_timeout: float | None = None
+    ) -> None:
         super().__init__(config)
+        self._stop_delay = stop_delay
         self._stop_timeout = stop_timeout
+        self._is_asked_to_stop = False
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until stopped. A failed start is logged and sets `exit_code`."""
@@ -93,9 +98,10 @@ class GracefulServer(uvicorn.Server):
 
     def _limit_stop_time(self) -> None:
         if self._stop_timeout is not None:
-            # A second request to stop does not wait for requests in flight.
+            # A second request to stop does not wait: neither for clients nor for requests in flight.
             drain = 0 if self.should_exit else self.config.timeout_graceful_shutdown or 0
-            seconds = drain + self._stop_timeout
+            delay = 0 if self.should_exit or self._is_asked_to_stop else self._stop_delay
+            seconds = delay + drain + self._stop_timeout
             end_process_within(seconds)
             loop = asyncio.get_event_loop()
             loop.call_soon_threadsafe(loop.call_later, _REPORT_AFTER_SHARE * seconds, _log_pending_tasks)
@@ -106,8 +112,19 @@ class GracefulServer(uvicorn.Server):
         return 0 if self.started and not self.failed and not self.lifespan.shutdown_failed else 1
 
     def stop(self) -> None:
-        """Begin to stop; a second call does not wait for requests in flight."""
+        """Begin to stop. Another call ends the delay, and the next does not wait for requests in flight."""
+        if self._stop_delay and not self._is_asked_to_stop and not self.should_exit:
+            self._is_asked_to_stop = True
+            self.on_stop_delay()
+            asyncio.get_running_loop().call_later(self._stop_delay, self._end_stop_delay)
+            return
         self.force_exit = self.should_exit
+        self.should_exit = True
+
+    def on_stop_delay(self) -> None:
+        """Called when the delay begins."""
+
+    def _end_stop_delay(self) -> None:
         self.should_exit = True
 
 
@@ -137,7 +154,8 @@ class CompanionServer(Protocol):
 class HttpServer(GracefulServer):
     """A server for untrusted clients: `limiter` bounds their connections; `companion` runs beside it.
 
-    `on_stopping` is called before requests in flight are waited for.
+    `on_stop_delay` is called when the server is asked to stop and has a delay, `on_stopping` before requests in
+    flight are waited for.
     """
 
     def __init__(
@@ -147,10 +165,13 @@ class HttpServer(GracefulServer):
         companion: CompanionServer | None,
         *,
         on_shortage: ShortageCallback,
+        on_stop_delay: Callable[[], None],
         on_stopping: Callable[[], None],
+        stop_delay: float,
         stop_timeout: float | None,
     ) -> None:
-        super().__init__(config, stop_timeout)
+        super().__init__(config, stop_delay=stop_delay, stop_timeout=stop_timeout)
+        self._on_stop_delay = on_stop_delay
         self._on_stopping = on_stopping
         self._limiter = limiter
         self._companion = companion
@@ -226,6 +247,11 @@ class HttpServer(GracefulServer):
             Counter() if self._companion is None else self._companion.rejections
         )
 
+    def on_stop_delay(self) -> None:
+        """Answer on, but have each client leave with its next answer."""
+        self._on_stop_delay()
+        self._limiter.stop_keeping_alive()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight finish; timeouts for slow clients stay in force."""
         self._on_stopping()
@@ -264,7 +290,7 @@ def max_connections_per_port(settings: ServerSettings) -> int:
     return min(settings.max_connections, int(_CLIENT_SHARE_OF_FILES * files / ports))
 
 
-def _stop_nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -278,15 +304,18 @@ def make_http_server(
     companion: CompanionServer | None = None,
     cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
     on_shortage: ShortageCallback = ignore_shortage,
-    on_stopping: Callable[[], None] = _stop_nothing,
+    on_stop_delay: Callable[[], None] = _do_nothing,
+    on_stopping: Callable[[], None] = _do_nothing,
+    stop_delay: float = 0,
     stop_timeout: float | None = None,
 ) -> HttpServer:
     """A server for the application; `handler`, if given, answers predictions.
 
     `cross_origin` decides which requests are answered. `drain` is how many seconds requests in flight have
     when the server stops. With a `certificate` it speaks HTTPS. `on_shortage` is called while no connection
-    can be accepted, `on_stopping` before requests in flight are waited for. With a `stop_timeout` the process
-    ends so many seconds after `drain` at the latest.
+    can be accepted. A server that is asked to stop calls `on_stop_delay` and answers for `stop_delay` seconds
+    more; then it calls `on_stopping` and waits for requests in flight. With a `stop_timeout` the process ends
+    so many seconds after `drain` at the latest.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
@@ -312,7 +341,9 @@ def make_http_server(
         limiter,
         companion,
         on_shortage=on_shortage,
+        on_stop_delay=on_stop_delay,
         on_stopping=on_stopping,
+        stop_delay=stop_delay,
         stop_timeout=stop_timeout,
     )
 

@@ -73,6 +73,19 @@ def run_queue_seconds(pid: int) -> float:
     return int(numbers[1]) / 1e9 if len(numbers) > 1 else 0.0
 
 
+def waiting_seconds(pid: int) -> float:
+    """How long all threads of a process have been ready to run without a processor, since each one's start.
+
+    0 where the kernel does not count that, or the process has ended.
+    """
+    waited = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            numbers = _read_text(thread / "schedstat").split()
+            waited += int(numbers[1]) if len(numbers) > 1 else 0
+    return waited / 1e9
+
+
 def resident_memory(pid: int) -> int | None:
     """Bytes of memory of a process without those of files; at least its own pages.
 

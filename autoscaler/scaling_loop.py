@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from autoscaler.activator import Activator, StartEstimate
 from autoscaler.decision import (
@@ -34,6 +35,15 @@ logger = logging.getLogger(__name__)
 _TICK_DEADLINE = 10.0
 # The name of the trouble that keeps nodes of all versions from starting.
 _STARTS_TROUBLE = "starts of nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDemand:
+    """Bytes of nodes that must not be stopped, of those that are wanted and have no room, and of all."""
+
+    needed: int
+    missing: int
+    total: int
 
 
 class Autoscaler:
@@ -241,6 +251,19 @@ class Autoscaler:
         others = [self._demand_of(self._versions[key], None) for key in self._awake if key not in decisions]
         return allocate_nodes([*demands, *others], self._free_capacity([*demands, *others]))
 
+    def measure_memory(self) -> MemoryDemand:
+        """What nodes need and want of the memory that they may have."""
+        needed = missing = taken = 0
+        for key in self._awake:
+            scaler = self._versions[key]
+            demand = self._demand_of(scaler, None)
+            per_node = scaler.memory
+            needed += per_node * (demand.nodes if demand.busy else min(demand.nodes, demand.floor))
+            missing += demand.memory * scaler.missing_nodes
+            taken += per_node * demand.nodes
+        total = self._pool.free_memory() + taken
+        return MemoryDemand(needed, missing, min(total, self._memory_bytes) if self._memory_bytes else total)
+
     def _demand_of(self, scaler: VersionScaler, wanted: int | None) -> Demand:
         nodes = _live_nodes(self._pool.nodes(scaler.spec.key))
         needs = scaler.memory_per_node(nodes)
@@ -284,6 +307,7 @@ class Autoscaler:
         reason = grant.reason or reason
         # A version that was stopped for another one has no shortage.
         short = present <= grant.nodes < wanted
+        scaler.missing_nodes = wanted - grant.nodes if short else 0
         if scaler.record_decision(grant.nodes, reason, present, short=short):
             logger.info("%s: %s", scaler.spec.title, reason)
         if grant.nodes != present:

@@ -93,7 +93,8 @@ class VersionScaler:
 
     `since` is the autoscaler's start, `memory` what one node takes as far as is known. `crashed_nodes` ready
     nodes have crashed and are to be replaced; `wake_requested`: a request needed a node since the last round.
-    `shortage_reason` is why fewer nodes were granted than wanted. `hung_nodes` were killed because they hung.
+    `shortage_reason` is why fewer nodes were granted than wanted, `missing_nodes` how many fewer.
+    `hung_nodes` were killed because they hung.
     """
 
     spec: NodeSpec
@@ -109,6 +110,7 @@ class VersionScaler:
     desired: int = 0
     reason: str = "asleep: no request since the server started"
     shortage_reason: str = ""
+    missing_nodes: int = 0
     crashed_nodes: int = 0
     wake_requested: bool = False
     wakeups: dict[str, int] = field(default_factory=dict)

@@ -294,8 +294,8 @@ class ServeConfig(ServerSettings):
     )
     stop_delay: float = setting(
         0.0,
-        "Seconds for which a server that is asked to stop goes on answering, with 503 at /readyz, so that load "
-        "balancers send their requests elsewhere; then requests in flight are finished.",
+        "Seconds for which a server that is asked to stop goes on answering, with 503 at /readyz, so that "
+        "load balancers send their requests elsewhere; then requests in flight are finished.",
         minimum=0,
         unit="seconds",
     )

@@ -59,6 +59,7 @@ from serving.gateway.control.operation_runner import OperationRunner
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.retention import RecordPruner
 from serving.gateway.control.schema_registry import SchemaRegistry
+from serving.gateway.control.server_load_meter import ServerLoadMeter
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
@@ -251,6 +252,7 @@ class Gateway:
         self._cluster_status = ClusterStatus(
             lambda: self._catalog.state, self._activator, self._autoscaler, self._pool
         )
+        self._server_load_meter = ServerLoadMeter(self._autoscaler, self._pool)
         self._history = HistoryRecorder(lambda: self._autoscaler.awake, self._pool, self._prediction_stats)
         self._statistics = ModelStatistics(self._cluster_status, self._prediction_stats)
         self._metrics = Metrics(
@@ -263,6 +265,7 @@ class Gateway:
                 errors=lambda: self._supervisor.errors,
                 refused=refused,
                 suggestions=self._get_suggestion_counts,
+                server_load=lambda: self._server_load_meter.load,
             ),
         )
         self._in_process_api = InProcessApi(self, self._prediction_proxy)
@@ -527,6 +530,7 @@ class Gateway:
             self._watchdog.start(self._supervisor),
             self._pruner.start(self._supervisor),
             self._history.start(self._supervisor),
+            self._server_load_meter.start(self._supervisor),
         ]
         if self._access is not None:
             loops.append(self._access.start(self._supervisor))

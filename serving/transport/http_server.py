@@ -154,8 +154,8 @@ class CompanionServer(Protocol):
 class HttpServer(GracefulServer):
     """A server for untrusted clients: `limiter` bounds their connections; `companion` runs beside it.
 
-    `on_stop_delay` is called when the server is asked to stop and has a delay, `on_stopping` before requests in
-    flight are waited for.
+    `on_stop_delay` is called when the server is asked to stop and has a delay, `on_stopping` before requests
+    in flight are waited for.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from autoscaler.errors import TooLateError
+from autoscaler.scaling_loop import MemoryDemand
 from tests.autoscaler.fakes import MIB, FakeDeadline, settle
 from tests.autoscaler.scaling import World, run
 
@@ -239,5 +240,31 @@ def test_a_deleted_version_leaves_its_memory_to_those_who_wait() -> None:
 
         assert world.pool.orders[-1] == ("v", 1)
         assert forgetting.done()
+
+    run(main)
+
+
+def test_what_is_needed_is_told_beside_what_is_there() -> None:
+    """Idle nodes need nothing, those without room as much as they would start with."""
+
+    async def main(world: World) -> None:
+        for key in ("busy", "idle", "v"):
+            world.track(key)
+        await world.awake("idle", memory=30 * MIB)
+        await world.awake("busy", memory=100 * MIB)
+        world.free = 50 * MIB
+        assert world.autoscaler.measure_memory() == MemoryDemand(0, 0, 180 * MIB)
+
+        busy = await world.asked("busy")
+        waiting = world.ask(deadline=FakeDeadline(remaining=5))
+        await world.ticks(2)
+        assert world.autoscaler.measure_memory() == MemoryDemand(100 * MIB, 120 * MIB, 180 * MIB)
+
+        busy.let_go.set()
+        world.free = 1000 * MIB
+        await settle()
+        await world.look(1.0)
+        assert world.autoscaler.measure_memory().missing == 0
+        assert not waiting.task.done()
 
     run(main)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscaler.pools import MemoryUsage, NodeState, PilotState, PilotStatus
+from autoscaler.servers.server_load import ServerLoad
 from serving.gateway.control.status import VersionCondition, VersionSnapshot
 from serving.gateway.observability.prediction_stats import StatsSnapshot
 from serving.gateway.observability.request_log import LogCounts
@@ -45,6 +46,7 @@ class MetricsSnapshot:
     jobs: JobIndex
     studies: Mapping[StudyName, StudyBlock]
     suggestions: SuggestionCounts
+    server_load: ServerLoad
     counts: Mapping[str, StatsSnapshot]
     calls: Mapping[tuple[str, int], int]
     spans: Mapping[str, int]
@@ -260,6 +262,15 @@ def _suggestions_by_result(snapshot: MetricsSnapshot) -> Samples:
 
 def _suggestion_seconds(snapshot: MetricsSnapshot) -> Samples:
     return _unless_zero(snapshot.suggestions.seconds)
+
+
+def _server_load(snapshot: MetricsSnapshot) -> Samples:
+    yield (), snapshot.server_load.highest
+
+
+def _server_resource_load(snapshot: MetricsSnapshot) -> Samples:
+    yield ("memory",), snapshot.server_load.memory
+    yield ("processors",), snapshot.server_load.processors
 
 
 def _memory_kinds(memory: MemoryUsage | None) -> Samples:
@@ -535,5 +546,22 @@ METRIC_DEFINITIONS = (
         "Seconds that the answered ones took, waiting and the start of a process included. Divided by their "
         "number it is the mean time of a suggestion.",
         _suggestion_seconds,
+    ),
+    MetricDefinition(
+        "pilotlight_server_load",
+        "gauge",
+        (),
+        "The share of this server that its nodes need, of memory or of processors, whichever is more. Over "
+        "1: they want more than there is. The sum over all servers, divided by the load that each should "
+        "have, is how many servers there should be.",
+        _server_load,
+    ),
+    MetricDefinition(
+        "pilotlight_server_resource_load",
+        "gauge",
+        ("resource",),
+        "The same by resource. memory: of nodes that are in use, or wanted and without room. processors: "
+        "threads of nodes that compute or wait for a processor, averaged over a minute.",
+        _server_resource_load,
     ),
 )

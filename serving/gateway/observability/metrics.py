@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from autoscaler.activator import StartEstimate, Waker
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import MemoryUsage, Node, NodeSpec, NodeState
+from autoscaler.servers.server_load import ServerLoad
 from serving.gateway.control.status import (
     COLD,
     FORKED,
@@ -69,6 +70,7 @@ class MetricSources:
     errors: Callable[[], Mapping[str, int]] = dict
     refused: Callable[[], Mapping[str, int]] = dict
     suggestions: Callable[[], SuggestionCounts] = lambda: SuggestionCounts({}, 0.0)
+    server_load: Callable[[], ServerLoad] = ServerLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Metrics:
             jobs=self._status.state.job_index,
             studies=self._status.state.studies,
             suggestions=self._sources.suggestions(),
+            server_load=self._sources.server_load(),
             counts=dict(self._iter_stats(versions)),
             calls=dict(self._stats.api_calls),
             spans=self._sources.spans(),

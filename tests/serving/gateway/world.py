@@ -25,6 +25,7 @@ from autoscaler.pools import (
     PilotStatus,
 )
 from autoscaler.scaling_loop import Autoscaler
+from autoscaler.servers.server_load import ServerLoad
 from autoscaler.supervision import Supervisor
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.metric_definitions import SuggestionCounts
@@ -193,6 +194,7 @@ class World:
         self.audit: dict[str, int] = {}
         self.logs: list[LogCounts] = []
         self.suggestions = SuggestionCounts({}, 0.0)
+        self.server_load = ServerLoad()
         self.disk = asyncio.Event()
         self.disk.set()
         self.metrics = Metrics(
@@ -203,6 +205,7 @@ class World:
                 lambda: self.audit,
                 self._logged,
                 suggestions=lambda: self.suggestions,
+                server_load=lambda: self.server_load,
             ),
         )
         self.activator.connect_waker(RefusalCountingWaker(self.autoscaler, self.metrics))

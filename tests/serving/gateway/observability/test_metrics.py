@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.errors import NodeError, QueueFullError, TooLateError
 from autoscaler.pools import NodeState, PilotState
+from autoscaler.servers.server_load import ServerLoad
 from serving.gateway.observability import metrics
 from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS, SuggestionCounts
 from serving.gateway.observability.request_log import LogCounts
@@ -339,7 +340,10 @@ def test_sleeping_versions_are_cheap() -> None:
         for number in range(200):
             world.add(f"m/v{number}")
         scraped = await scrape(world)
-        assert sum(len(series) for name, series in scraped.items() if "pilot_" not in name) == 4 * 200
+        of_versions = [
+            series for name, series in scraped.items() if "pilot_" not in name and "_server_" not in name
+        ]
+        assert sum(map(len, of_versions)) == 4 * 200
 
         for number in range(200):
             world.pool.end(world.pool.ready(world.pool.start(f"m/v{number}")))
@@ -356,3 +360,16 @@ async def _seconds(world: World) -> float:
     start = time.process_time()
     await world.metrics.render_text()
     return time.process_time() - start
+
+
+def test_the_load_of_the_server_is_told() -> None:
+    """Of each resource, and of the one that is scarcer."""
+
+    async def main(world: World) -> None:
+        world.server_load = ServerLoad(memory=0.25, processors=1.5)
+        scraped = await scrape(world)
+        assert scraped["pilotlight_server_load"] == {(): 1.5}
+        loads = scraped["pilotlight_server_resource_load"]
+        assert loads == {key(resource="memory"): 0.25, key(resource="processors"): 1.5}
+
+    run(main)

@@ -23,7 +23,7 @@ ROWS = models.data()[0][:2].tolist()
 # All loops of a gateway with access control, once it has logged something.
 LOOPS = {
     "audit", "autoscaler", "history", "housekeeping", "log-writer", "memory-limit", "request-log",
-    "retention", "tokens", "usage", "watchdog",
+    "retention", "server-load", "tokens", "usage", "watchdog",
 }  # fmt: skip
 # Other tasks by the first word of their name, while a node runs and another is asked for.
 TASKS = {"node", "output", "pilot"}

@@ -29,7 +29,7 @@ class ServerLoadMeter:
         self._autoscaler = autoscaler
         self._pool = pool
         self._clock = clock
-        self._thread = ThreadPool("server load", 1)
+        self._thread = ThreadPool("server-load", 1)
         self._seen: dict[int, tuple[float, float]] = {}  # by process: seconds it has run and waited
         self._running = self._waiting = 0.0
         self._history = CounterHistory(clock(), _WINDOW), CounterHistory(clock(), _WINDOW)
@@ -39,7 +39,7 @@ class ServerLoadMeter:
         async def wait_interval() -> None:
             await asyncio.sleep(_INTERVAL)
 
-        return supervisor.start_loop("server load", wait_interval, self.measure, within=_MAX_PAUSE)
+        return supervisor.start_loop("server-load", wait_interval, self.measure, within=_MAX_PAUSE)
 
     async def measure(self) -> None:
         nodes = [node for key in self._autoscaler.awake for node in self._pool.nodes(key)]

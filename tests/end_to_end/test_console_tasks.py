@@ -288,10 +288,10 @@ def test_an_open_page_goes_on_when_the_server_is_back(page: Page, tmp_path: Path
         port = server.url.rpartition(":")[2]
         server.create_model("projects/local/models/kept")
         page.goto(f"{server.url}{PROJECT}/jobs")
-        page.get_by_text("There is no job yet.").wait_for()
+        page.get_by_text("There is no job in project local yet.").wait_for()
         server.stop()
         page.get_by_text("The server does not answer.").wait_for()
-        assert page.get_by_text("There is no job yet.").is_visible()
+        assert page.get_by_text("There is no job in project local yet.").is_visible()
     with running_server(state_dir, "--pilots", "off", "--port", port) as server:
         page.get_by_text("The server does not answer.").wait_for(state="hidden")
         given = {"region": "us-central1", "packageUris": ["/nothing.whl"], "pythonModule": "a.b"}

@@ -18,9 +18,28 @@ class NavigationItem:
     method: str = ""
     model_method: str = ""
 
+    @property
+    def is_of_project(self) -> bool:
+        return "{project}" in self.path
 
+    def build_path(self, project: str) -> str:
+        """The page of a project; "": of no certain one, for pages that need none."""
+        if self.is_of_project:
+            return self.path.format(project=project)
+        return f"{self.path}?project={project}" if project else self.path
+
+    def contains(self, path: str) -> bool:
+        """Whether a path below the console, of any project, is this page or one below it."""
+        if not self.is_of_project:
+            return path == self.path
+        _, _, mine = self.path.partition("{project}")
+        _, _, page = path.removeprefix("/projects/").partition("/")
+        return path.startswith("/projects/") and f"/{page}/".startswith(f"{mine}/")
+
+
+OVERVIEW = NavigationItem("Overview", "/")
 NAVIGATION: Sequence[NavigationItem] = (
-    NavigationItem("Overview", "/"),
+    OVERVIEW,
     NavigationItem("Jobs", "/projects/{project}/jobs", "projects.jobs.list"),
     NavigationItem(
         "Deploy",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +19,15 @@ from serving.gateway.audit.log_entry import AuditedCall, AuditLogType, status_fr
 from serving.gateway.console import api_calls, forms
 from serving.gateway.console.error_page import describe_error
 from serving.gateway.console.forms import Form
-from serving.gateway.console.navigation import NAVIGATION, NavigationItem
+from serving.gateway.console.navigation import NAVIGATION, OVERVIEW, NavigationItem
+from serving.gateway.console.projects import (
+    Elsewhere,
+    ProjectSwitch,
+    choose_project,
+    find_filled_projects,
+    list_projects,
+    parse_project,
+)
 from serving.gateway.console.rendering import (
     ROOT,
     SharedPart,
@@ -38,6 +47,10 @@ DONE_STATUS = 286
 # Errors that are about the visitor, not about what a form says: they have pages of their own.
 REFUSED_TO_VISITOR = (PermissionDenied, Unauthenticated)
 _MAX_NOTICE = 500
+# More are not listed on every page.
+_MAX_LISTED_PROJECTS = 100
+# Who may call one of them sees something of a project.
+_PROJECT_METHODS = ("projects.models.list", "projects.jobs.list", "projects.operations.list")
 _OUTER_HEADERS = (b"user-agent", b"x-forwarded-for", b"traceparent")
 
 
@@ -76,8 +89,28 @@ class Visit:
 
     @property
     def project(self) -> str:
-        """The project of the page, else the default one."""
-        return self.path.get("project") or self.query.get("project") or self.console.config.default_project
+        """The project in force: that of the page, else one that holds something."""
+        return self.named_project or choose_project(
+            self.projects,
+            find_filled_projects(self.console.read_state()),
+            self.console.config.default_project,
+        )
+
+    @property
+    def named_project(self) -> str:
+        """The project that the address names; "" if it names none."""
+        return self.path.get("project") or parse_project(self.query.get("project", ""))
+
+    @cached_property
+    def projects(self) -> Sequence[str]:
+        """Those of which the visitor may see something, sorted."""
+        known = list_projects(self.console.read_state(), self.console.config.default_project)
+        return [project for project in known if self._may_see_project(project)]
+
+    def _may_see_project(self, project: str) -> bool:
+        if any(self.may(method, project=project) for method in _PROJECT_METHODS):
+            return True
+        return self.may_on_a_model("projects.models.get", project)
 
     @property
     def address(self) -> str:
@@ -132,13 +165,21 @@ class Visit:
             return True
         return bool(access.filter_permissions(self.caller, resource, [permission]))
 
-    def may_on_a_model(self, method: str) -> bool:
-        """Whether the visitor may call a method of the API on any one model of the project."""
-        project = self.project
+    def may_on_a_model(self, method: str, project: str) -> bool:
+        """Whether the visitor may call a method of the API on any one model of a project."""
         return any(
             self.may(method, project=project, model=name.model)
             for name in self.console.read_state().model_order.list_children(project)
         )
+
+    def find_elsewhere(self, method: str, count: Callable[[str], int], page: str) -> Sequence[Elsewhere]:
+        """What other projects hold of what the project in force has none of.
+
+        Of those in which the visitor may call `method`; `page` is the path of its page, with `{project}`.
+        """
+        others = (one for one in self.projects if one != self.project and self.may(method, project=one))
+        found = (Elsewhere(one, count(one), page.format(project=one)) for one in others)
+        return [one for one in found if one.count]
 
     def require(self, method: str, **parameters: str) -> None:
         """Raise PermissionDenied, which the audit log has, unless the visitor may call a method."""
@@ -211,25 +252,48 @@ class Visit:
         return json_response(body)
 
     def _layout_values(self) -> dict[str, Any]:
-        project = self.project
+        project, here = self.project, self.request.url.path.removeprefix(ROOT)
+        carried = self.named_project if len(self.projects) > 1 else ""
         return {
             "navigation": [
-                (item.title, item.path.format(project=project))
+                (
+                    item.title,
+                    item.build_path(project if item.is_of_project else carried),
+                    item.contains(here),
+                    item.is_of_project,
+                )
                 for item in NAVIGATION
-                if self._is_offered(item)
+                if self._is_offered(item, project)
             ],
-            "here": self.request.url.path.removeprefix(ROOT),
             "project": project,
+            "switch": self._build_switch(here),
             "principal": self.caller.principal,
             "signed_in": self.session is not None,
             "notice": self.notice,
             "anti_forgery_token": derive_anti_forgery_token(self.visitor),
         }
 
-    def _is_offered(self, item: NavigationItem) -> bool:
-        if not item.method or self.may(item.method, project=self.project):
+    def _build_switch(self, here: str) -> ProjectSwitch | None:
+        """None for a visitor who sees no project."""
+        if not self.projects:
+            return None
+        page = next((item for item in NAVIGATION if item.contains(here)), OVERVIEW)
+        listed = self.projects[:_MAX_LISTED_PROJECTS]
+        return ProjectSwitch(
+            self.project,
+            {
+                one: (page if self._is_offered(page, one) else OVERVIEW).build_path(one)
+                for one in listed
+                if len(self.projects) > 1
+            },
+            OVERVIEW.path if len(self.projects) > 1 else "",
+            len(self.projects) - len(listed),
+        )
+
+    def _is_offered(self, item: NavigationItem, project: str) -> bool:
+        if not item.method or self.may(item.method, project=project):
             return True
-        return bool(item.model_method) and self.may_on_a_model(item.model_method)
+        return bool(item.model_method) and self.may_on_a_model(item.model_method, project)
 
 
 PageFunction = Callable[[Visit], Awaitable[Response]]

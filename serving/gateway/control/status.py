@@ -31,7 +31,7 @@ class VersionCondition(enum.StrEnum):
 class NodeSnapshot:
     """A node; `age` is in seconds since it was requested from the pool, `in_flight` counts its requests.
 
-    `counters` are those of `serving.latency_histograms`.
+    `memory` is what it took when it was last measured, `counters` are those of `serving.latency_histograms`.
     """
 
     id: str
@@ -40,6 +40,7 @@ class NodeSnapshot:
     forked: bool
     age: float
     in_flight: int
+    memory: MemoryUsage | None
     counters: bytes
 
 
@@ -73,6 +74,11 @@ class VersionSnapshot:
 
     def count_nodes(self, state: NodeState) -> int:
         return sum(node.state is state for node in self.nodes)
+
+    @property
+    def node_memory(self) -> int:
+        """The bytes of its nodes' own pages, as far as they were measured."""
+        return sum(node.memory.private for node in self.nodes if node.memory is not None)
 
 
 class ClusterStatus:
@@ -155,6 +161,7 @@ class ClusterStatus:
                     forked=node.forked,
                     age=now - node.asked_at,
                     in_flight=node.in_flight,
+                    memory=node.memory,
                     counters=node.read_counters(),
                 )
                 for node in nodes
@@ -164,6 +171,19 @@ class ClusterStatus:
     def list_pilots(self) -> Sequence[PilotStatus]:
         """All pilots that should run, sorted by key."""
         return self._pool.list_pilots()
+
+    def read_node_memory(self) -> int:
+        """The bytes that all nodes took when they were last measured, of their own pages."""
+        return sum(
+            node.memory.private
+            for uid in self._autoscaler.awake
+            for node in self._pool.nodes(uid)
+            if node.memory is not None
+        )
+
+    def read_free_memory(self) -> int:
+        """The bytes that further nodes may take of the machine."""
+        return self._pool.free_memory()
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
         """See `NodePool.measure_memory`: to be called in a thread."""

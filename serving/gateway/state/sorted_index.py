@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -89,6 +89,11 @@ class SortedIndex(Generic[P, N]):
         for name in names:
             children.setdefault(parent_of(name), []).append(name)
         return cls({parent: SortedSequence.from_values(found) for parent, found in children.items()})
+
+    @property
+    def parents(self) -> Collection[P]:
+        """Those that have children."""
+        return self._children.keys()
 
     def list_children(self, parent: P) -> Sequence[N]:
         return self._children.get(parent, SortedSequence())

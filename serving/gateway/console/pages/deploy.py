@@ -31,7 +31,7 @@ _API_NAMES = {"name": "version", "deployment_uri": "folder", "package_uris": "pa
 
 
 async def show_form(visit: Visit) -> Response:
-    if not visit.may_on_a_model("projects.models.versions.create"):
+    if not visit.may_on_a_model("projects.models.versions.create", visit.project):
         visit.require("projects.models.create", project=visit.project)
     return await _render_form(visit, EMPTY_FORM)
 

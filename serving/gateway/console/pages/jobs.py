@@ -11,6 +11,7 @@ from starlette.responses import Response
 from serving.errors import FailedPrecondition, ServingError, http_status
 from serving.gateway.console.field_parsers import format_labels, locate_error, parse_labels
 from serving.gateway.console.forms import Form
+from serving.gateway.console.projects import Elsewhere
 from serving.gateway.console.visit import REFUSED_TO_VISITOR, Visit, action, page
 from serving.resources import JobState
 
@@ -52,8 +53,14 @@ async def _read_list(visit: Visit) -> Json:
         "query": urlencode({key: value for key, value in visit.query.items() if key != "pageToken"}),
         "here_query": urlencode(dict(visit.query)),
         "next_token": found.get("nextPageToken", ""),
+        "elsewhere": () if jobs or conditions else _find_elsewhere(visit),
         "may_create": visit.may("projects.jobs.create", project=visit.project),
     }
+
+
+def _find_elsewhere(visit: Visit) -> Sequence[Elsewhere]:
+    index = visit.console.read_state().job_index.by_project
+    return visit.find_elsewhere("projects.jobs.list", lambda one: len(index.list_children(one)), JOBS_PATH)
 
 
 async def _read_wait_reasons(visit: Visit, jobs: Sequence[Json]) -> Mapping[str, str]:

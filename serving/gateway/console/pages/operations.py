@@ -18,9 +18,15 @@ _PAGE_SIZE = "50"
 async def show_operations(visit: Visit) -> Response:
     query = {"pageSize": _PAGE_SIZE, "pageToken": visit.query.get("pageToken", "")}
     found = await visit.call("projects.operations.list", query=query, project=visit.project)
+    operations, index = found.get("operations", []), visit.console.read_state().operation_index.by_project
     return visit.render(
         "operations.html",
-        rows=[_read_row(one) for one in found.get("operations", [])],
+        rows=[_read_row(one) for one in operations],
+        elsewhere=()
+        if operations
+        else visit.find_elsewhere(
+            "projects.operations.list", lambda one: len(index.list_children(one)), _LIST_PATH
+        ),
         next_token=found.get("nextPageToken", ""),
     )
 

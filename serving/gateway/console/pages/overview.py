@@ -1,19 +1,23 @@
 """The overview: every version that the visitor may see, and what it does now.
 
-Both of its parts are shared by all who see the same versions: however many watch, each is made once a second.
+Its live parts are shared by all who see the same: however many watch, each is made once a second. Versions
+are in the order of their names, so that no row moves while somebody is about to click it.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from autoscaler.pools import NodeState
+from autoscaler.pools import NodeState, PilotState, PilotStatus
+from serving.gateway.console.projects import Elsewhere
 from serving.gateway.console.rendering import SharedPart
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.visit import Visit, page
@@ -25,8 +29,23 @@ from serving.names import ModelName, VersionName
 from serving.resources import VersionState
 
 _METHOD = "projects.models.versions.get"
+_RESOURCES_METHOD = "pilotlight.nodes"
 _MODEL_OF = operator.attrgetter("name.project", "name.model")
 _SERVABLE = frozenset(VersionCondition)
+_PAGE_SIZE: Final = 200
+_MAX_SEARCH: Final = 100
+# What a version may be filtered by, and which conditions are meant; "" is all.
+_GROUPS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "awake": ("Awake", frozenset({VersionCondition.AWAKE, VersionCondition.WAKING})),
+    "asleep": ("Asleep", frozenset({VersionCondition.ASLEEP})),
+    "failing": ("Failing", frozenset({VersionCondition.FAILING, "failed"})),
+}
+_PILOT_STATES: Final[Mapping[PilotState, str]] = {
+    PilotState.STARTING: "starting",
+    PilotState.READY: "ready",
+    PilotState.STOPPED: "stopped",
+    PilotState.FAILED: "failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +57,37 @@ class VisibleVersions:
 
     def has_model(self, name: ModelName) -> bool:
         return name.project in self.projects or name in self.models
+
+    def select_project(self, project: str) -> VisibleVersions:
+        """Those of them that are in one project."""
+        return VisibleVersions(
+            self.projects & {project}, frozenset(name for name in self.models if name.project == project)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFilter:
+    """Which versions are shown: of a project ("": of all), of a group of conditions ("": of all), whose names
+    contain a text; and which page of them, from 1 on.
+    """
+
+    project: str
+    group: str
+    text: str
+    page: int
+
+    def matches(self, link: VersionLink) -> bool:
+        """Whether a name contains the text, written as it is shown or as in an address."""
+        text = self.text.lower().replace(" / ", "/")
+        return text in f"{link.project}/{link.model}/{link.version}".lower()
+
+    def build_query(self, **changes: Any) -> str:
+        """The query of an address that shows the same but for the changes; "" for what is the default."""
+        values = {"project": self.project, "state": self.group, "name": self.text, "page": self.page}
+        values |= changes
+        return urlencode(
+            {key: value for key, value in values.items() if value and (key, value) != ("page", 1)}
+        )
 
 
 class VersionLink(NamedTuple):
@@ -53,20 +103,21 @@ class VersionLink(NamedTuple):
         return f"/projects/{self.project}/models/{self.model}/versions/{self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRow:
+class VersionRow(NamedTuple):
     """A version; `condition` is its state in words, `nodes` are the states of its nodes.
 
-    `recent` has the figures of the last seconds, None for a version that did nothing for a day.
+    `memory` is what these take, in bytes. `recent` has the figures of the last seconds, None for a version
+    that did nothing for a day, or sleeps.
     """
 
     uid: str
     link: VersionLink
     condition: str
-    nodes: tuple[str, ...]
-    running: int
-    queued: int
-    recent: Figures | None
+    nodes: tuple[str, ...] = ()
+    running: int = 0
+    queued: int = 0
+    memory: int = 0
+    recent: Figures | None = None
 
     @property
     def rate(self) -> float | None:
@@ -79,24 +130,52 @@ class VersionRow:
         return self.condition in _SERVABLE
 
 
+class PilotRow(NamedTuple):
+    """A pilot; `trouble` says why it failed."""
+
+    name: str
+    state: str
+    nodes: int
+    trouble: str
+
+
 async def show_overview(visit: Visit) -> Response:
-    visible = find_visible_versions(visit)
+    """Of one project where the address names it, else of all."""
+    visible, chosen = find_visible_versions(visit), _read_filter(visit)
     return visit.render(
         "overview.html",
-        versions=_share_versions(visit.console, visible),
-        sleeping_versions=_share_sleeping_versions(visit.console, visible),
-        empty_models=list(_iter_empty_models(visit)),
+        versions=_share_versions(visit.console, visible, chosen),
+        resources=_share_resources(visit.console) if visit.may(_RESOURCES_METHOD) else None,
+        chosen=chosen,
+        has_versions=bool(visible.projects or visible.models),
+        is_of_many=len(visit.projects) > 1,
+        elsewhere=_find_elsewhere(visit) if chosen.project else (),
+        empty_models=list(_iter_empty_models(visit, chosen.project)),
     )
 
 
 async def show_versions(visit: Visit) -> Response:
-    """The table of versions that do not sleep, which the page fetches again."""
-    return visit.render_shared(_share_versions(visit.console, find_visible_versions(visit)))
+    """The table of versions, which the page fetches again."""
+    return visit.render_shared(
+        _share_versions(visit.console, find_visible_versions(visit), _read_filter(visit))
+    )
 
 
-async def show_sleeping_versions(visit: Visit) -> Response:
-    """The list of those that sleep, which the page fetches again."""
-    return visit.render_shared(_share_sleeping_versions(visit.console, find_visible_versions(visit)))
+async def show_resources(visit: Visit) -> Response:
+    """Memory and pilots, which the page fetches again."""
+    visit.require(_RESOURCES_METHOD)
+    return visit.render_shared(_share_resources(visit.console))
+
+
+def _read_filter(visit: Visit) -> VersionFilter:
+    """What is not understood shows all."""
+    group, number = visit.query.get("state", ""), visit.query.get("page", "")
+    return VersionFilter(
+        visit.named_project,
+        group if group in _GROUPS else "",
+        visit.query.get("name", "").strip()[:_MAX_SEARCH],
+        int(number) if number.isdecimal() and len(number) < 7 else 1,
+    )
 
 
 def list_rows(visit: Visit, names: Iterable[VersionName]) -> Iterator[VersionRow]:
@@ -106,15 +185,31 @@ def list_rows(visit: Visit, names: Iterable[VersionName]) -> Iterator[VersionRow
         if visit.may_below(_METHOD, str(name)):
             is_default = state.models[name.parent].default == name.version
             link = VersionLink(name.project, name.model, name.version, is_default)
-            yield _build_row(visit.console, link, state.versions[name])
+            record = state.versions[name]
+            yield _build_row(visit.console, link, record, visit.console.cluster_status.get_version(record))
 
 
-def _iter_empty_models(visit: Visit) -> Iterator[ModelName]:
-    """The models without a version that the visitor may see."""
+def _iter_empty_models(visit: Visit, project: str) -> Iterator[ModelName]:
+    """The models without a version that the visitor may see, of a project if it is given."""
     state = visit.console.read_state()
     for name in sorted(one for one in state.models if not state.version_order.list_children(one)):
-        if visit.may_below("projects.models.get", str(name)):
+        if project in ("", name.project) and visit.may_below("projects.models.get", str(name)):
             yield name
+
+
+def _find_elsewhere(visit: Visit) -> Sequence[Elsewhere]:
+    """What other projects hold, where this one has no version."""
+    state = visit.console.read_state()
+
+    def count(project: str) -> int:
+        models = state.model_order.list_children(project)
+        return sum(len(state.version_order.list_children(model)) for model in models)
+
+    return (
+        ()
+        if count(visit.project)
+        else visit.find_elsewhere("projects.models.list", count, "/?project={project}")
+    )
 
 
 def find_visible_versions(visit: Visit) -> VisibleVersions:
@@ -130,26 +225,69 @@ def find_visible_versions(visit: Visit) -> VisibleVersions:
     )
 
 
-def _share_versions(console: ConsoleServices, visible: VisibleVersions) -> SharedPart:
+def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: VersionFilter) -> SharedPart:
+    shown = visible.select_project(chosen.project) if chosen.project else visible
+
     def read_values() -> Mapping[str, Any]:
-        rows: list[VersionRow] = []
-        asleep = 0
-        for link, record in _iter_visible(console, visible):
-            if _is_asleep(console, record):
-                asleep += 1
-            else:
-                rows.append(_build_row(console, link, record))
-        return {"rows": rows, "asleep": asleep}
+        counts: Counter[str] = Counter()
+        matching: list[tuple[VersionLink, VersionRecord, VersionSnapshot | None]] = []
+        projects = set()
+        for link, record in _iter_visible(console, shown):
+            # Most sleep: what they do is not asked for.
+            is_asleep = _is_asleep(console, record)
+            snapshot = None if is_asleep else console.cluster_status.get_version(record)
+            group = _find_group("asleep" if is_asleep else describe_condition(record, snapshot))
+            counts[group] += 1
+            projects.add(link.project)
+            if chosen.group in ("", group) and chosen.matches(link):
+                matching.append((link, record, snapshot))
+        pages = max(1, -(-len(matching) // _PAGE_SIZE))
+        first = (min(max(chosen.page, 1), pages) - 1) * _PAGE_SIZE
+        return {
+            "chosen": chosen,
+            "rows": [_build_row(console, *one) for one in matching[first : first + _PAGE_SIZE]],
+            "filters": list(_list_filters(chosen, counts)),
+            "all": counts.total(),
+            "asleep": counts["asleep"],
+            "matching": len(matching),
+            "page": first // _PAGE_SIZE + 1,
+            "pages": pages,
+            "names_projects": len(projects) > 1,
+        }
 
-    return SharedPart("_versions.html", visible, console.read_state(), read_values)
+    return SharedPart("_versions.html", (shown, chosen), console.read_state(), read_values)
 
 
-def _share_sleeping_versions(console: ConsoleServices, visible: VisibleVersions) -> SharedPart:
+def _find_group(condition: str) -> str:
+    return next((name for name, (_, conditions) in _GROUPS.items() if condition in conditions), "other")
+
+
+def _list_filters(chosen: VersionFilter, counts: Counter[str]) -> Iterator[tuple[str, int, str, bool]]:
+    """Title, count, query and whether it is chosen; there is no way to failing versions without one."""
+    yield "All", counts.total(), chosen.build_query(state="", page=1), not chosen.group
+    for name, (title, _) in _GROUPS.items():
+        if counts[name] or name == chosen.group or name != "failing":
+            yield title, counts[name], chosen.build_query(state=name, page=1), name == chosen.group
+
+
+def _share_resources(console: ConsoleServices) -> SharedPart:
+    status = console.cluster_status
+
     def read_values() -> Mapping[str, Any]:
-        links = [link for link, record in _iter_visible(console, visible) if _is_asleep(console, record)]
-        return {"links": links}
+        pilots = [_build_pilot_row(pilot) for pilot in status.list_pilots()]
+        return {
+            "taken": status.read_node_memory(),
+            "free": status.read_free_memory(),
+            "limit": console.config.memory_bytes,
+            "pilots": pilots,
+            "ready_pilots": sum(pilot.state == "ready" for pilot in pilots),
+        }
 
-    return SharedPart("_sleeping_versions.html", visible, console.read_state(), read_values)
+    return SharedPart("_resources.html", None, None, read_values)
+
+
+def _build_pilot_row(pilot: PilotStatus) -> PilotRow:
+    return PilotRow(pilot.key, _PILOT_STATES[pilot.state], pilot.forked, pilot.reason)
 
 
 def _iter_visible(
@@ -169,16 +307,21 @@ def _is_asleep(console: ConsoleServices, record: VersionRecord) -> bool:
     return record.version.state is VersionState.READY and console.cluster_status.is_asleep(record)
 
 
-def _build_row(console: ConsoleServices, link: VersionLink, record: VersionRecord) -> VersionRow:
-    snapshot = console.cluster_status.get_version(record)
-    nodes = () if snapshot is None else snapshot.nodes
+def _build_row(
+    console: ConsoleServices, link: VersionLink, record: VersionRecord, snapshot: VersionSnapshot | None
+) -> VersionRow:
+    """Without a snapshot: of a version that is asleep, or cannot be served."""
+    if snapshot is None:
+        condition = "asleep" if _is_asleep(console, record) else describe_condition(record, None)
+        return VersionRow(record.uid, link, condition)
     return VersionRow(
         uid=record.uid,
         link=link,
         condition=describe_condition(record, snapshot),
-        nodes=tuple(node.state.value for node in nodes if node.state is not NodeState.GONE),
-        running=snapshot.running if snapshot else 0,
-        queued=snapshot.queued if snapshot else 0,
+        nodes=tuple(node.state.value for node in snapshot.nodes if node.state is not NodeState.GONE),
+        running=snapshot.running,
+        queued=snapshot.queued,
+        memory=snapshot.node_memory,
         recent=console.history.read_recent(record.uid),
     )
 
@@ -193,5 +336,5 @@ def describe_condition(record: VersionRecord, snapshot: VersionSnapshot | None) 
 ROUTES = (
     page("/", show_overview),
     page("/versions", show_versions),
-    page("/sleeping-versions", show_sleeping_versions),
+    page("/resources", show_resources),
 )

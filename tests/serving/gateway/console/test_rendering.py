@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from serving.gateway.console.pages.overview import VersionLink
+from serving.gateway.console.pages.overview import PilotRow
 from serving.gateway.console.rendering import (
     PageRenderer,
     SharedPart,
@@ -58,19 +58,19 @@ def test_names_in_addresses_are_quoted_and_queries_stay() -> None:
 
 
 class SharedList:
-    """A shared part with links, and how often it was read."""
+    """A shared part with pilots, and how often it was read."""
 
     def __init__(self) -> None:
-        self.links: list[VersionLink] = []
+        self.pilots: list[PilotRow] = []
         self.basis: object = "first"
         self.reads = 0
 
     def read(self) -> Mapping[str, Any]:
         self.reads += 1
-        return {"links": list(self.links)}
+        return {"taken": 0, "free": 1, "limit": 0, "pilots": list(self.pilots), "ready_pilots": 0}
 
     async def show(self, renderer: PageRenderer, rights: str = "") -> Response:
-        part = SharedPart("_sleeping_versions.html", rights, self.basis, self.read)
+        part = SharedPart("_resources.html", rights, self.basis, self.read)
         response = SharedPartResponse(part)
         await renderer.fill(response)
         return response
@@ -86,13 +86,13 @@ def test_a_shared_part_is_made_once_a_second_for_all_with_the_same_rights() -> N
         await shared.show(renderer, "others")
         assert shared.reads == 2
         # Too soon, and then late enough for what has changed.
-        shared.links.append(VersionLink("p", "<m>", "v", is_default=True))
+        shared.pilots.append(PilotRow("<m>", "failed", 0, "&"))
         seconds[0] = 0.9
         assert (await shared.show(renderer)).headers["etag"] == first.headers["etag"]
         seconds[0] = 1.1
         changed = await shared.show(renderer)
         assert changed.headers["etag"] != first.headers["etag"]
-        assert b"&lt;m&gt; / v" in changed.body
+        assert b"&lt;m&gt;" in changed.body
         assert shared.reads == 3
         # Another catalog is looked at at once.
         shared.basis = "second"

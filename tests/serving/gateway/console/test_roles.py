@@ -18,7 +18,6 @@ from tests.serving.gateway.job_world import FAKE
 PERMISSIONS = {
     ("GET", "/"): "",
     ("GET", "/versions"): "",
-    ("GET", "/sleeping-versions"): "",
     ("GET", "/projects/{project}/models/{model}"): "models.get",
     ("GET", "/projects/{project}/models/{model}/version-list"): "models.get",
     ("POST", "/projects/{project}/models/{model}/default"): "models.update",
@@ -28,6 +27,7 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/models/{model}/versions/{version}/state"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/history"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/phases"): "versions.get",
+    ("GET", "/projects/{project}/models/{model}/versions/{version}/waits"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/acceleration"): "versions.get",
     ("GET", "/projects/{project}/models/{model}/versions/{version}/log"): "logging.logEntries.list",
     ("POST", "/projects/{project}/models/{model}/versions/{version}/predictions"): "models.predict",
@@ -62,6 +62,7 @@ PERMISSIONS = {
 }
 # Those that tell of the whole server: the role must be one on it.
 OF_THE_SERVER = {
+    ("GET", "/resources"): "models.list",
     ("GET", "/doctor"): "the owner's and the editor's",
     ("GET", "/doctor/results"): "the owner's and the editor's",
     ("GET", "/settings"): "the owner's and the editor's",

@@ -96,7 +96,7 @@ def test_the_list_shows_states_and_why_jobs_wait_and_is_filtered(tmp_path: Path)
             assert progress["waitReason"] in text
             assert "second" not in visible_text(await browser.open(f"{JOBS}?filter=labels.team%3Dads"))
             assert "first" not in visible_text(await browser.open(f"{JOBS}?state=QUEUED"))
-            assert "No job matches" in await browser.open(f"{JOBS}?state=FAILED")
+            assert "No job of project p matches" in await browser.open(f"{JOBS}?state=FAILED")
             assert "second" in await browser.open("/projects/p/job-list?state=QUEUED")
 
     run_jobs(tmp_path, main, jobs=1)

@@ -1,4 +1,4 @@
-"""The overview: who sleeps and who does not, and that all who see the same get the same."""
+"""The overview: what each version does, and that all who see the same get the same."""
 
 from __future__ import annotations
 
@@ -21,23 +21,92 @@ async def open_part(browser: Browser, path: str, status: int = 200, known: str =
     return response.text, response.headers["etag"]
 
 
-def test_versions_that_sleep_stand_by_themselves(tmp_path: Path) -> None:
+def read_names(part: str) -> list[str]:
+    """The versions of a part, in its order."""
+    return re.findall(r"<th scope=\"row\"><a [^>]*>([^<]*)</a>", part)
+
+
+def test_versions_stand_in_one_table_by_their_names(tmp_path: Path) -> None:
+    """Whatever they do: a row does not move when its version wakes."""
+
     async def main(world: World) -> None:
         async with world.browser() as browser:
-            text = re.sub(r"\s+", " ", visible_text(await browser.open("/")))
-            assert "Every version sleeps." in text
-            assert f"{VERSIONS} without a node: they cost nothing" in text
+            page = await browser.open("/")
+            text = re.sub(r"\s+", " ", visible_text(page))
+            assert f"{VERSIONS} asleep: they cost nothing until the next request." in text
             assert "m000 / v0 default" in text
-            assert text.index("m000 / v8") < text.index("m000 / v9")
-            body = {"name": "new", "deploymentUri": str(tmp_path / "nothing")}
+            names = read_names(page)
+            assert names == sorted(names)
+            assert len(names) == VERSIONS
+            body = {"name": "v33", "deploymentUri": str(tmp_path / "nothing")}
             await world.api.client.post("/v1/projects/p/models/m000/versions", json=body)
             # A change is seen at once, not when the part is a second old.
             part, _ = await open_part(browser, "/versions")
-            assert "m000 / new" in visible_text(part)
-            assert "new" not in (await open_part(browser, "/sleeping-versions"))[0]
+            assert read_names(part) == sorted([*names, "m000 / v33"])
+            assert read_names((await open_part(browser, "/versions?state=asleep"))[0]) == names
+            part, _ = await open_part(browser, "/versions?name=M000+/+V3")
+            assert read_names(part) == ["m000 / v3", "m000 / v33"]
 
     deploy(tmp_path / "state", 1)
     run(tmp_path / "state", main)
+
+
+def test_many_versions_are_shown_in_pages(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            first, last = [await browser.open(f"/?state=asleep&page={page}") for page in ("1", "99")]
+            assert len(read_names(first)) == 200
+            assert read_names(last) == [f"m020 / v{number}" for number in range(VERSIONS)]
+            assert "Page 2 of 2, 210 versions" in visible_text(last)
+            assert 'href="/console/?state=asleep&amp;page=2"' in first
+            assert 'href="/console/?state=asleep"' in last
+            assert "Page" not in visible_text(await browser.open("/?name=m020"))
+
+    deploy(tmp_path / "state", 21)
+    run(tmp_path / "state", main)
+
+
+def test_projects_are_told_apart(tmp_path: Path) -> None:
+    """The address says whether one or all are shown, and so does the page."""
+
+    async def main(world: World) -> None:
+        await world.api.client.post("/v1/projects/empty/models", json={"name": "bare"})
+        async with world.browser() as browser:
+            page = await browser.open("/")
+            assert "Versions of all projects" in page
+            assert len(read_names(page)) == VERSIONS
+            assert "bare" in page
+            # "local", the default project, holds nothing: the others are led to.
+            assert 'href="/console/projects/empty/jobs"' in page
+            page = await browser.open("/?project=empty")
+            assert "Versions of project empty" in page
+            assert read_names(page) == []
+            assert f"{VERSIONS} versions in project p" in page
+            assert "bare" in page
+            page = await browser.open("/?project=p")
+            assert len(read_names(page)) == VERSIONS
+            assert "bare" not in page
+            # What is not understood shows all.
+            assert "Versions of all projects" in await browser.open("/?project=../p&state=x&page=-1")
+
+    deploy(tmp_path / "state", 1)
+    run(tmp_path / "state", main, default_project="local")
+
+
+def test_memory_and_pilots_are_shown_to_those_of_the_server(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.api.bind("projects/p", ml_viewer=ANN)
+        async with world.browser() as browser:
+            await browser.sign_in(await world.api.token(ADMIN.principal))
+            page = visible_text(await browser.open("/"))
+            assert re.search(r"Memory free\s+[0-9.]+ [GM]iB\s", page)
+            assert re.search(r"Pilots ready\s+0\s+of 0", page)
+            await browser.sign_in(await world.api.token(ANN))
+            assert "Memory free" not in await browser.open("/")
+            await open_part(browser, "/resources", 403)
+
+    deploy(tmp_path / "state", 1)
+    run(tmp_path / "state", main, access="on")
 
 
 def test_an_empty_server_says_so(tmp_path: Path) -> None:
@@ -45,20 +114,21 @@ def test_an_empty_server_says_so(tmp_path: Path) -> None:
         async with world.browser() as browser:
             text = visible_text(await browser.open("/"))
             assert "There is no version yet." in text
-            assert "Asleep" not in text
+            assert "asleep" not in text
+            assert "Project local" in re.sub(r"\s+", " ", text)
 
-    run(tmp_path, main)
+    run(tmp_path, main, default_project="local")
 
 
 def test_a_part_that_a_page_has_already_is_not_sent_again(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         async with world.browser() as browser, world.browser() as other:
-            text, etag = await open_part(browser, "/sleeping-versions")
+            text, etag = await open_part(browser, "/versions")
             assert "m000 / v9" in visible_text(text)
-            assert await open_part(other, "/sleeping-versions") == (text, etag)
-            assert await open_part(other, "/sleeping-versions", 304, etag) == ("", etag)
+            assert await open_part(other, "/versions") == (text, etag)
+            assert await open_part(other, "/versions", 304, etag) == ("", etag)
             await world.api.client.post("/v1/projects/p/models/m000/versions/v3:setDefault", json={})
-            changed, _ = await open_part(other, "/sleeping-versions", known=etag)
+            changed, _ = await open_part(other, "/versions", known=etag)
             assert "v3 default" in re.sub(r"\s+", " ", visible_text(changed))
 
     deploy(tmp_path / "state", 1)
@@ -73,11 +143,11 @@ def test_parts_are_shared_by_those_who_see_the_same_and_by_nobody_else(tmp_path:
         for who in (ANN, BOB, EVE, ADMIN.principal, "user:nobody@example.com"):
             async with world.browser() as browser:
                 await browser.sign_in(await world.api.token(who))
-                parts[who], _ = await open_part(browser, "/sleeping-versions")
+                parts[who], _ = await open_part(browser, "/versions")
         assert parts[ANN] == parts[BOB] == parts[ADMIN.principal]
         assert ("m000" in parts[ANN], "m001" in parts[ANN]) == (True, True)
         assert ("m000" in parts[EVE], "m001" in parts[EVE]) == (False, True)
-        assert "Asleep" not in parts["user:nobody@example.com"]
+        assert "asleep" not in parts["user:nobody@example.com"]
 
     deploy(tmp_path / "state", 2)
     run(tmp_path / "state", main, access="on")
@@ -86,9 +156,9 @@ def test_parts_are_shared_by_those_who_see_the_same_and_by_nobody_else(tmp_path:
 def test_many_viewers_at_once_get_the_same(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         async with world.browser() as browser:
-            found = await asyncio.gather(*(open_part(browser, "/sleeping-versions") for _ in range(100)))
+            found = await asyncio.gather(*(open_part(browser, "/versions") for _ in range(100)))
             assert len(set(found)) == 1
-            assert visible_text(found[0][0]).count(" / v") == 5 * VERSIONS
+            assert found[0][0].count(">asleep</span>") == 5 * VERSIONS
 
     deploy(tmp_path / "state", 5)
     run(tmp_path / "state", main)

@@ -36,6 +36,7 @@ from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
 from serving.gateway.api.introspection.status import StatusApi
 from serving.gateway.api.introspection.version_history import VersionHistoryApi
 from serving.gateway.api.introspection.version_logs import VersionLogsApi
+from serving.gateway.api.introspection.version_waits import VersionWaitsApi
 from serving.gateway.api.jobs import JobsApi
 from serving.gateway.api.log_entries import LogEntriesApi
 from serving.gateway.api.models import ModelsApi
@@ -77,6 +78,7 @@ from serving.gateway.observability.metrics import Metrics, MetricSources, Refusa
 from serving.gateway.observability.observers import PredictionObservers
 from serving.gateway.observability.prediction_stats import ModelStatistics, PredictionStats
 from serving.gateway.observability.request_log import RequestLog
+from serving.gateway.observability.wait_recorder import WaitRecorder
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, rate_limited
 from serving.gateway.proxy.routing_table import RoutingTable
@@ -233,12 +235,15 @@ class Gateway:
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)
         self._prediction_stats = PredictionStats()
+        self._waits = WaitRecorder()
         self._api_limits = ApiRateLimits(config)
         self._tracing = create_tracing(config)
         self._prediction_proxy = PredictionProxy(
             self._routing_table,
             self._activator,
-            PredictionObservers(self._prediction_stats, self._request_log, self._audit, self._tracing),
+            PredictionObservers(
+                self._prediction_stats, self._waits, self._request_log, self._audit, self._tracing
+            ),
             config,
             limits=PredictionLimits.from_config(config),
             access=self._access,
@@ -348,6 +353,7 @@ class Gateway:
             "pilotlight.models.why": status.explain_model,
             "pilotlight.versions.why": status.explain_version,
             "pilotlight.versions.history": VersionHistoryApi(self._history, lambda: self._catalog.state).get,
+            "pilotlight.versions.waits": VersionWaitsApi(self._waits, lambda: self._catalog.state).get,
             "pilotlight.versions.logs": logs.get,
             "pilotlight.versions.acceleration": AccelerationApi(
                 self._deployer, lambda: self._catalog.state
@@ -439,6 +445,7 @@ class Gateway:
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
                 history=self._history,
+                waits=self._waits,
                 metrics=self._metrics,
                 prediction_stats=self._prediction_stats,
                 inspect_files=self._deployer.inspect_files,
@@ -559,6 +566,7 @@ class Gateway:
             if before is not None and after is None:
                 self._metrics.forget_version(before.uid)
                 self._history.forget_version(before.uid)
+                self._waits.forget_version(before.uid)
         if self._is_ready:
             self._reconciler.apply_commit(commit)
             self._jobs.fail_orphaned_jobs(commit.after)

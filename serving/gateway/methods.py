@@ -241,6 +241,7 @@ _ALL_METHODS = (
     _own_route("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
     _own_route("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
     _own_route("versions.history", "ml.versions.get", _VERSION, f"/history/{_VERSION}"),
+    _own_route("versions.waits", "ml.versions.get", _VERSION, f"/waits/{_VERSION}"),
     _own_route("versions.logs", "logging.logEntries.list", _VERSION, f"/logs/{_VERSION}"),
     _own_route("versions.acceleration", "ml.versions.get", _VERSION, f"/acceleration/{_VERSION}"),
     _own_route("models.schema", "ml.models.get", _MODEL, f"/v1/{_MODEL}:schema"),

@@ -16,6 +16,7 @@ from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.observability.metrics import Metrics
 from serving.gateway.observability.prediction_stats import PredictionStats
+from serving.gateway.observability.wait_recorder import WaitRecorder
 from serving.gateway.state.catalog_state import CatalogState
 from serving.resources import Version
 
@@ -35,6 +36,7 @@ class ConsoleServices:
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
     history: HistoryRecorder
+    waits: WaitRecorder
     metrics: Metrics
     prediction_stats: PredictionStats
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]

@@ -35,6 +35,7 @@ from serving.protocols.triton_extensions import InferenceStatistics, StatisticDu
 GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
 _TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
 _FIRST_ERROR = 400
+_STARTED_PHASES = ("total", "queue")
 
 PhaseHistograms = tuple[tuple[str, HistogramSnapshot], ...]
 # The phases that Triton counts as queue: waits for a slot, for a node, and inside the node.
@@ -46,8 +47,9 @@ _NEVER = HistogramSnapshot((), 0.0)
 class StatsSnapshot:
     """The counts of one version; phases without a request are left out.
 
-    `compared` has the counts of `NODE_COUNTS`. `rows` counts instances, `calls` calls of the model; `last` is
-    the time of the last one in ms on the monotonic clock, 0 for never.
+    `started` has the total and the queue of the requests that waited for the start of a node; they are in
+    `phases` too. `compared` has the counts of `NODE_COUNTS`. `rows` counts instances, `calls` calls of the
+    model; `last` is the time of the last one in ms on the monotonic clock, 0 for never.
     """
 
     statuses: Mapping[int, int]
@@ -55,6 +57,7 @@ class StatsSnapshot:
     bytes_in: int
     bytes_out: int
     phases: PhaseHistograms
+    started: PhaseHistograms = ()
     compared: tuple[int, ...] = ()
     rows: int = 0
     calls: int = 0
@@ -68,6 +71,7 @@ class VersionStats:
         "_compared",
         "_node_phases",
         "_phases",
+        "_started",
         "_work",
         "bytes_in",
         "bytes_out",
@@ -81,6 +85,7 @@ class VersionStats:
         self.bytes_in = 0
         self.bytes_out = 0
         self._phases = LatencyHistograms(len(GATEWAY_PHASES))
+        self._started = LatencyHistograms(len(_STARTED_PHASES))
         self._node_phases = LatencyHistograms(len(NODE_PHASES))
         self._compared = [0] * len(NODE_COUNTS)
         self._work = _WorkCounts()
@@ -90,12 +95,18 @@ class VersionStats:
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
         total, inside, waits = timing
-        waited = 0.0
+        waited = queued = 0.0
+        waited_for_start = False
         for lease in waits:
+            waited_for_start = waited_for_start or lease.waited_for_start
             for phase, (_, seconds) in enumerate(compute_wait_phases(lease), start=_QUEUE):
                 waited += seconds
+                queued += seconds if phase == _QUEUE else 0.0
                 if seconds or phase == _QUEUE:  # a wait for a slot of a ready node has no start
                     self._phases.record(phase, seconds)
+        if waited_for_start:
+            for phase, seconds in enumerate((total, queued)):
+                self._started.record(phase, seconds)
         self._phases.record(_TOTAL, total)
         self._phases.record(_GATEWAY, total - waited - inside)
 
@@ -134,6 +145,7 @@ class VersionStats:
             self.bytes_in,
             self.bytes_out,
             tuple(self._merge_phases(nodes)),
+            tuple(_list_phases(_STARTED_PHASES, self._started)),
             tuple(compared),
             *work,
         )
@@ -144,9 +156,16 @@ class VersionStats:
         for counters in nodes:
             inside.merge(as_cells(memoryview(counters)))
         for names, histograms in ((GATEWAY_PHASES, self._phases), (NODE_PHASES, inside)):
-            for phase, name in enumerate(names):
-                if any((found := histograms.read_phase(phase)).counts):
-                    yield name, found
+            yield from _list_phases(names, histograms)
+
+
+def _list_phases(
+    names: Iterable[str], histograms: LatencyHistograms
+) -> Iterator[tuple[str, HistogramSnapshot]]:
+    """Those that a request had."""
+    for phase, name in enumerate(names):
+        if any((found := histograms.read_phase(phase)).counts):
+            yield name, found
 
 
 class _WorkCounts(NamedTuple):

@@ -49,7 +49,7 @@ class RequestTracer(Protocol):
 class PredictionObserver(Protocol):
     """Called once for each prediction, when it is answered or refused, on the event loop. Must not block.
 
-    `seconds` is how long ago the request began. What is raised is logged, and changes no answer.
+    What is raised is logged, and changes no answer.
     """
 
     @property
@@ -65,13 +65,17 @@ class PredictionObserver(Protocol):
     def on_answered(
         self,
         prediction: ObservedPrediction,
-        seconds: float,
+        timing: RequestTiming,
         target: RouteTarget,
         body: bytes,
         reply: NodeReply,
     ) -> None: ...
 
     def on_refused(
-        self, prediction: ObservedPrediction, seconds: float, target: RouteTarget | None, error: ServingError
+        self,
+        prediction: ObservedPrediction,
+        timing: RequestTiming,
+        target: RouteTarget | None,
+        error: ServingError,
     ) -> None:
         """A request that no node answered; `target` is None if its version is not known."""

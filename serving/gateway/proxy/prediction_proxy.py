@@ -379,7 +379,7 @@ class ProxiedRequest:
             if self._trace is not None:
                 self._trace.end(reply.status, version=str(target.name))
             if observer.count_answer(timing, target, body, reply):
-                observer.on_answered(self._describe(target), timing[0], target, body, reply)
+                observer.on_answered(self._describe(target), timing, target, body, reply)
         except Exception:
             logger.exception("a reply could not be counted or logged")
 
@@ -392,7 +392,8 @@ class ProxiedRequest:
             if self._trace is not None:
                 self._trace.end(http_status(error), version="" if target is None else str(target.name))
             seconds = proxy.activator.clock() - self._started_at
-            proxy.observer.on_refused(self._describe(target), seconds, target, error)
+            timing: RequestTiming = (seconds, self._node_seconds, self.waits)
+            proxy.observer.on_refused(self._describe(target), timing, target, error)
         except Exception:
             logger.exception("a refusal could not be counted or logged")
 

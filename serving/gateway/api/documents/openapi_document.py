@@ -239,6 +239,27 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
             ),
         ),
     ),
+    "pilotlight.versions.waits": _read_operation(
+        "Why the last requests waited",
+        "Server",
+        object_schema(
+            {
+                "version": STRING,
+                "waits": array_schema(
+                    object_schema(
+                        {
+                            **dict.fromkeys(("time", "requestId", "summary"), STRING),
+                            "status": {"type": "integer"},
+                            "ms": {"type": "number"},
+                            "phasesMs": {"type": "object", "additionalProperties": {"type": "number"}},
+                        },
+                        ["time", "requestId", "summary", "status", "ms", "phasesMs"],
+                    )
+                ),
+            },
+            ["version", "waits"],
+        ),
+    ),
     "pilotlight.versions.logs": _read_operation(
         "What a version has logged",
         "Server",

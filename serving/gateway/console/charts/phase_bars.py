@@ -9,21 +9,31 @@ from typing import Final
 from serving.gateway.observability.history import estimate_quantile
 from serving.gateway.observability.metrics import StartSummary
 from serving.gateway.observability.prediction_stats import PhaseHistograms
+from serving.latency_histograms import HistogramSnapshot
 
 BAR_WIDTH: Final = 600
 # Phases of the start of a node, as they are called on a page.
 START_PHASES: Final[Mapping[str, str]] = {"start": "process", "load": "load", "warm": "warm-up"}
 _TOTAL: Final = "total"
-_MEANINGS: Final[Mapping[str, str]] = {
-    _TOTAL: "from the last byte of a request to its answer",
-    "queue": "waited for a place in a node",
+NO_REQUEST: Final = HistogramSnapshot((), 0.0)
+_START_PHASES: Final = ("start", "load", "warm")
+_COMMON_PHASES: Final = ("gateway", "parse", "wait", "infer", "encode")
+_WARM_MEANINGS: Final[Mapping[str, str]] = {
+    _TOTAL: "from its first byte to its answer",
+    "queue": "waited for a place in a node: all were taken",
+}
+_COLD_MEANINGS: Final[Mapping[str, str]] = {
+    _TOTAL: "from its first byte to its answer",
+    "queue": "waited for the start to begin",
     "start": "waited for the process of a node",
     "load": "waited for the model to load",
     "warm": "waited for a node to warm up",
+}
+_COMMON_MEANINGS: Final[Mapping[str, str]] = {
     "gateway": "passed on",
     "parse": "read",
-    "wait": "waited for the model",
-    "infer": "computed",
+    "wait": "waited in the node's queue",
+    "infer": "computed by the model",
     "encode": "written",
 }
 
@@ -52,8 +62,7 @@ class StartRow:
 class PhaseRow:
     """A phase of the answers of a version.
 
-    `count` requests had it; `mean` and `p99` are of these, in seconds. `part` is its share of the time of
-    all requests.
+    `count` requests had it; `mean` and `p99` are of these, in seconds. `part` is its share of an answer.
     """
 
     name: str
@@ -62,6 +71,14 @@ class PhaseRow:
     mean: float
     p99: float
     part: BarPart
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseGroup:
+    """Phases of one kind of requests."""
+
+    title: str
+    rows: Sequence[PhaseRow]
 
 
 def view_starts(starts: Iterable[StartSummary]) -> Sequence[StartRow]:
@@ -79,24 +96,76 @@ def view_starts(starts: Iterable[StartSummary]) -> Sequence[StartRow]:
     ]
 
 
-def view_answers(phases: PhaseHistograms) -> Sequence[PhaseRow]:
-    """The whole first, then its phases in the order of a request; none without an answer."""
-    found = {name: histogram for name, histogram in phases if name in _MEANINGS}
+def view_answers(phases: PhaseHistograms, started: PhaseHistograms = ()) -> Sequence[PhaseGroup]:
+    """Apart: requests that met a ready node, those that waited for the start of one (`started` has the total
+    and the queue of these), and what both had in common. Each phase is drawn as its part of the answer by a
+    ready node, in the order of a request. None without an answer.
+    """
+    found, cold = dict(phases), dict(started)
     if _TOTAL not in found:
         return ()
-    names = [name for name in _MEANINGS if name in found]
-    parts = _stack([(name, found[name].seconds) for name in names[1:]], found[_TOTAL].seconds)
-    whole = BarPart(_TOTAL, found[_TOTAL].seconds, 0, BAR_WIDTH)
+    separated = separate_warm(phases, started)
+    warm = {name: separated[name] for name in _WARM_MEANINGS if name in separated}
+    waits = cold | {name: found[name] for name in _START_PHASES if name in found}
+    common = {name: found[name] for name in _COMMON_PHASES if name in found}
+    groups = (
+        ("Met a ready node", _WARM_MEANINGS, warm),
+        ("Waited for the start of a node", _COLD_MEANINGS, waits if cold else {}),
+        ("Of both, once a node had them", _COMMON_MEANINGS, common),
+    )
+    shown = [(title, meanings, _drop_empty(those)) for title, meanings, those in groups]
+    return [
+        PhaseGroup(title, _build_rows(meanings, those, warm[_TOTAL] if title != groups[1][0] else None))
+        for title, meanings, those in shown
+        if those
+    ]
+
+
+def separate_warm(phases: PhaseHistograms, started: PhaseHistograms) -> dict[str, HistogramSnapshot]:
+    """The phases of the requests that met a ready node; what nodes count is of all."""
+    cold = dict(started)
+    return {
+        name: _subtract(one, cold[name]) if name in cold else one
+        for name, one in phases
+        if name not in _START_PHASES
+    }
+
+
+def _drop_empty(phases: Mapping[str, HistogramSnapshot]) -> Mapping[str, HistogramSnapshot]:
+    return {name: one for name, one in phases.items() if any(one.counts)}
+
+
+def _subtract(one: HistogramSnapshot, other: HistogramSnapshot) -> HistogramSnapshot:
+    counts = tuple(a - b for a, b in zip(one.counts, other.counts, strict=True))
+    return HistogramSnapshot(counts, max(0.0, one.seconds - other.seconds))
+
+
+def compute_mean(phase: HistogramSnapshot) -> float:
+    """In seconds; 0 without a request."""
+    return phase.seconds / max(1, sum(phase.counts))
+
+
+def _build_rows(
+    meanings: Mapping[str, str], phases: Mapping[str, HistogramSnapshot], whole: HistogramSnapshot | None
+) -> Sequence[PhaseRow]:
+    """`whole` is the bar that parts are of; None: that of their own total."""
+    names = [name for name in meanings if name in phases]
+    own = phases.get(_TOTAL)
+    longest = compute_mean(whole if whole is not None and any(whole.counts) else own or NO_REQUEST)
+    parts = _stack([(name, compute_mean(phases[name])) for name in names if name != _TOTAL], longest)
+    bars = {part.name: part for part in parts}
+    if own is not None:
+        bars[_TOTAL] = BarPart(_TOTAL, compute_mean(own), 0, BAR_WIDTH)
     return [
         PhaseRow(
             name,
-            _MEANINGS[name],
-            sum(found[name].counts),
-            found[name].seconds / sum(found[name].counts),
-            estimate_quantile(found[name].counts, 0.99),
-            part,
+            meanings[name],
+            sum(phases[name].counts),
+            compute_mean(phases[name]),
+            estimate_quantile(phases[name].counts, 0.99),
+            bars[name],
         )
-        for name, part in zip(names, [whole, *parts], strict=True)
+        for name in names
     ]
 
 

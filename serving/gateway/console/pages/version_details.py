@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from serving.acceleration_record import PLAIN_STRATEGY
 from serving.errors import FailedPrecondition, ResourceExhausted
+from serving.gateway.console.charts.bottleneck import find_bottleneck
 from serving.gateway.console.charts.phase_bars import START_PHASES, view_answers, view_starts
 from serving.gateway.console.rendering import shorten
 from serving.gateway.console.visit import Visit, page
@@ -57,6 +58,15 @@ async def show_log(visit: Visit) -> Response:
     return visit.render_partial("_version_log.html", done=done, path=_format_path(visit), **found)
 
 
+async def show_waits(visit: Visit) -> Response:
+    return visit.render_partial("_version_waits.html", path=_format_path(visit), **await read_waits(visit))
+
+
+async def read_waits(visit: Visit) -> Json:
+    """The last requests that waited, newest first."""
+    return {"waits": (await call_version(visit, "pilotlight.versions.waits"))["waits"]}
+
+
 def read_phases(visit: Visit) -> Json:
     """Of starts and answers since the server was started, for a visitor who may see the version."""
     console = visit.console
@@ -64,12 +74,14 @@ def read_phases(visit: Visit) -> Json:
     stats = None if record is None else console.prediction_stats.find_version(record.uid)
     snapshot = None if record is None else console.cluster_status.get_version(record)
     nodes = () if snapshot is None else snapshot.nodes
-    phases = () if stats is None else stats.take_snapshot(node.counters for node in nodes).phases
+    counted = None if stats is None else stats.take_snapshot(node.counters for node in nodes)
+    phases, started = ((), ()) if counted is None else (counted.phases, counted.started)
     return {
         "starts": () if record is None else view_starts(console.metrics.summarize_starts(record.uid)),
         "start_phases": list(START_PHASES.values()),
         "wakeups": {} if snapshot is None else dict(snapshot.wakeups),
-        "answers": view_answers(phases),
+        "answers": view_answers(phases, started),
+        "bottleneck": find_bottleneck(read_name(visit), phases, started),
     }
 
 
@@ -115,6 +127,7 @@ def _format_path(visit: Visit) -> str:
 
 ROUTES = (
     page(f"{VERSION_PATH}/phases", show_phases),
+    page(f"{VERSION_PATH}/waits", show_waits),
     page(f"{VERSION_PATH}/acceleration", show_acceleration),
     page(f"{VERSION_PATH}/log", show_log),
 )

@@ -29,6 +29,7 @@ from serving.gateway.console.pages.version_details import (
     read_log,
     read_name,
     read_phases,
+    read_waits,
 )
 from serving.gateway.console.prediction_form.call_snippets import list_snippets
 from serving.gateway.console.prediction_form.file_inputs import (
@@ -253,6 +254,7 @@ async def _render_page(visit: Visit, attempt: _Attempt, change: _Change = _NO_CH
         most_file_bytes=MAX_FILE_BYTES,
         **state,
         **read_phases(visit),
+        **await read_waits(visit),
         **await read_acceleration(visit),
         **(await read_log(visit) if may_read_logs else {}),
         may_read_logs=may_read_logs,

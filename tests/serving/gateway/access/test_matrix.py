@@ -73,6 +73,7 @@ BESIDE = {
     ("GET", "/why/projects/p/models/m"): "models.get",
     ("GET", "/why/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/history/projects/p/models/m/versions/v"): "versions.get",
+    ("GET", "/waits/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/logs/projects/p/models/m/versions/v"): "logging.logEntries.list",
     ("GET", "/acceleration/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/jobs/projects/p/jobs/j"): "jobs.get",

@@ -48,6 +48,8 @@ def test_a_request_that_waits_and_is_sent_again() -> None:
     assert seconds(stats) == {
         "total": 4.0, "gateway": 0.0, "queue": 0.0, "start": 0.5, "load": 1.0, "warm": 0.5
     }  # fmt: skip
+    started = dict(stats.take_snapshot(()).started)
+    assert (sum(started["total"].counts), started["total"].seconds) == (1, 4.0)
 
 
 def test_a_place_in_a_ready_node_has_no_start() -> None:
@@ -57,6 +59,7 @@ def test_a_place_in_a_ready_node_has_no_start() -> None:
     stats.count_answer((3.0, 0.0, (lease,)), 200, 1, 1)
 
     assert seconds(stats) == {"total": 3.0, "gateway": 0.0, "queue": 3.0}
+    assert stats.take_snapshot(()).started == ()
 
 
 def test_what_nodes_count_outlives_them() -> None:

@@ -23,6 +23,7 @@ from serving.gateway.observability.observers import PredictionObservers
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import RequestLog
 from serving.gateway.observability.tracing import Tracing
+from serving.gateway.observability.wait_recorder import WaitRecorder
 from serving.gateway.proxy.prediction_proxy import PredictionProxy, ProxiedRequest
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.routing_table import RoutingTable
@@ -139,7 +140,8 @@ class World:
         audit = AuditLog(ServeConfig(state_dir=folder))
         request_log = no_log(folder)
         self.stats = PredictionStats()
-        self.observers = PredictionObservers(self.stats, request_log, audit, tracing)
+        self.waits = WaitRecorder(self.clock)
+        self.observers = PredictionObservers(self.stats, self.waits, request_log, audit, tracing)
         self.proxy = PredictionProxy(
             self.routing_table,
             self.activator,

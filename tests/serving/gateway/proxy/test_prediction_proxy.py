@@ -137,6 +137,12 @@ def test_only_an_answer_that_had_to_wait_for_its_node_says_so(tmp_path: Path) ->
             b"queue;dur=0.0, start;dur=1250.0, load;dur=500.0, warm;dur=250.0, infer;dur=1.5"
         )
         assert b"server-timing" not in warm.headers
+        # It is also on record why it waited.
+        (wait,) = world.waits.list_waits("v")
+        assert (wait.request_id, wait.status) == (cold.headers[b"x-request-id"].decode(), 200)
+        assert {name: wait.phases[name] for name in ("start", "load", "warm", "infer")} == {
+            "start": 1.25, "load": 0.5, "warm": 0.25, "infer": 0.0015
+        }  # fmt: skip
         assert [seen.timing for seen in world.seen] == [True, False]
 
     run(tmp_path, main)
@@ -195,10 +201,15 @@ def test_a_request_whose_time_runs_out_without_a_node_is_told_so(tmp_path: Path)
         world.deploy()
         world.held = True
         world.free = 0
-        answered = await world.post(within="0.06")
+        asking = asyncio.create_task(world.post(within="0.06"))
+        await settle()
+        world.clock.advance(0.05)
+        answered = await asking
 
         assert answered.status == 503
         assert "not enough memory: 120 MiB needed, 0 MiB free, and nothing idle to stop." in answered.message
+        (wait,) = world.waits.list_waits("v")
+        assert (wait.status, wait.message, list(wait.phases)) == (503, answered.message, ["in_vain"])
         assert answered.headers[b"retry-after"] == b"1"
 
     run(tmp_path, main)

@@ -30,8 +30,8 @@ def test_starts_share_a_scale() -> None:
 
 
 def test_answers_by_phase() -> None:
-    """In the order of a request, with what each is of all the time."""
-    rows = view_answers(
+    """Each group in the order of a request, with what each phase is of an answer."""
+    warm, common = view_answers(
         (
             ("total", histogram(0.1, 0.1)),
             ("gateway", histogram(0.05, 0.05)),
@@ -41,20 +41,37 @@ def test_answers_by_phase() -> None:
         )
     )
 
-    assert [row.name for row in rows] == ["total", "queue", "gateway", "infer"]
-    assert [row.count for row in rows] == [2, 1, 2, 2]
-    assert [round(row.mean, 3) for row in rows] == [0.1, 0.02, 0.05, 0.04]
-    assert [(row.part.x, row.part.width) for row in rows] == [(0, 600), (0, 60), (60, 300), (360, 240)]
-    assert all(row.mean / 2 < row.p99 < row.mean * 4 for row in rows)
+    assert [row.name for row in (*warm.rows, *common.rows)] == ["total", "queue", "gateway", "infer"]
+    assert [row.count for row in (*warm.rows, *common.rows)] == [2, 1, 2, 2]
+    assert [round(row.mean, 3) for row in (*warm.rows, *common.rows)] == [0.1, 0.02, 0.05, 0.04]
+    assert [(row.part.x, row.part.width) for row in common.rows] == [(0, 300), (300, 240)]
+    assert all(row.mean / 2 < row.p99 < row.mean * 4 for row in (*warm.rows, *common.rows))
     assert view_answers(()) == ()
+
+
+def test_who_waited_for_a_start_is_not_in_the_mean_of_the_others() -> None:
+    phases = (
+        ("total", histogram(0.01, 0.03, 1.0)),
+        ("queue", histogram(0.4)),
+        ("load", histogram(0.5)),
+        ("infer", histogram(0.01, 0.01, 0.01)),
+    )
+    warm, cold, common = view_answers(phases, (("total", histogram(1.0)), ("queue", histogram(0.4))))
+
+    assert [(row.name, row.count, round(row.mean, 3)) for row in warm.rows] == [("total", 2, 0.02)]
+    assert [(row.name, row.count, round(row.mean, 3)) for row in cold.rows] == [
+        ("total", 1, 1.0), ("queue", 1, 0.4), ("load", 1, 0.5)
+    ]  # fmt: skip
+    assert [(row.part.x, row.part.width) for row in cold.rows] == [(0, 600), (0, 240), (240, 300)]
+    assert [(row.name, row.count, row.part.width) for row in common.rows] == [("infer", 3, 300)]
 
 
 def test_no_part_leaves_its_bar() -> None:
     """Phases are measured by clocks of two processes, and may add up to more than the whole."""
-    [_, gateway, infer] = view_answers(
+    _, common = view_answers(
         (("total", histogram(0.1)), ("gateway", histogram(0.08)), ("infer", histogram(0.08)))
     )
     [none] = view_starts([StartSummary("cold", 1, {"start": 0.0, "load": 0.0, "warm": 0.0, "total": 0.0})])
 
-    assert gateway.part.width + infer.part.width == BAR_WIDTH
+    assert sum(row.part.width for row in common.rows) == BAR_WIDTH
     assert all(part.width == 0 for part in none.parts)

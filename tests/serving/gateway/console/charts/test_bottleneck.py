@@ -1,0 +1,70 @@
+"""What is said of where the time goes is what was counted, and what is advised is about the longest part."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.gateway.console.charts.bottleneck import find_bottleneck
+from serving.names import VersionName
+from tests.serving.gateway.console.charts.test_phase_bars import histogram
+
+NAME = VersionName("p", "m", "v1")
+
+
+def test_the_longest_parts_are_named_and_the_little_ones_are_not() -> None:
+    found = find_bottleneck(
+        NAME,
+        (
+            ("total", histogram(0.02, 0.022)),
+            ("gateway", histogram(0.0002, 0.0002)),
+            ("wait", histogram(0.001, 0.003)),
+            ("infer", histogram(0.018, 0.018)),
+        ),
+        (),
+    )
+
+    assert found is not None
+    assert found.sentence == (
+        "Of 21 ms that a ready node's answer takes on average, 18 ms are the model's own computing and "
+        "2.0 ms are waiting in the node's queue."
+    )
+    assert "How it is computed" in found.action
+    assert found.command == ""
+
+
+@pytest.mark.parametrize(
+    ("phase", "action", "flags"),
+    [
+        ("wait", "Most nodes", "--max-nodes N"),
+        ("queue", "Most nodes", "--max-nodes N"),
+        ("parse", "binary tensors", ""),
+        ("gateway", "machine is busy", ""),
+    ],
+)
+def test_what_is_advised_is_about_the_longest_part(phase: str, action: str, flags: str) -> None:
+    phases = (("total", histogram(0.05)), ("infer", histogram(0.01)), (phase, histogram(0.03)))
+    found = find_bottleneck(NAME, phases, ())
+
+    assert found is not None
+    assert action in found.action
+    update = "pilotlight versions update v1 --model m --project p"
+    assert found.command == (f"{update} {flags}" if flags else "")
+
+
+def test_waits_for_starts_are_told_apart() -> None:
+    """They are in no mean of the others, and are what is advised about where they take most of the time."""
+    started = (("total", histogram(0.9)), ("queue", histogram(0.1)))
+    total = ("total", histogram(0.02, 0.02, 0.9))
+    found = find_bottleneck(NAME, (total, ("infer", histogram(0.02, 0.02, 0.02)), *started[1:]), started)
+
+    assert found is not None
+    assert found.sentence == (
+        "Of 20 ms that a ready node's answer takes on average, 20 ms are the model's own computing. "
+        "1 request waited for the start of a node, and took 900 ms."
+    )
+    assert "Least nodes" in found.action
+    assert found.command.endswith("--min-nodes 1")
+    only = find_bottleneck(NAME, started, started)
+    assert only is not None
+    assert only.sentence == "1 request waited for the start of a node, and took 900 ms."
+    assert find_bottleneck(NAME, (), ()) is None

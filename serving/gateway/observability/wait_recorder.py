@@ -6,7 +6,7 @@ Others cost one comparison. What is kept is bounded, and lost when the server st
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -124,12 +124,12 @@ def is_wait(timing: RequestTiming) -> bool:
 def _measure_phases(timing: RequestTiming, told: Mapping[str, float]) -> dict[str, float]:
     """`told` are the phases of which a node has told."""
     seconds, inside, leases = timing
-    phases: Counter[str] = Counter()
+    phases = dict.fromkeys(WAIT_PHASES, 0.0)
     for lease in leases:
         for name, duration in compute_wait_phases(lease):
             phases[name] += duration
     known = {name: told[name] for name in NODE_PHASES if name in told} or {IN_NODE: inside}
-    phases[_GATEWAY] = max(0.0, seconds - phases.total() - sum(known.values()))
+    phases[_GATEWAY] = max(0.0, seconds - sum(phases.values()) - sum(known.values()))
     found = {**phases, **known}
     return {name: duration for name, duration in found.items() if duration > 0}
 

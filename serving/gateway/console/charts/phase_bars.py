@@ -107,7 +107,7 @@ def view_answers(phases: PhaseHistograms, started: PhaseHistograms = ()) -> Sequ
     separated = separate_warm(phases, started)
     warm = {name: separated[name] for name in _WARM_MEANINGS if name in separated}
     waits = cold | {name: found[name] for name in _START_PHASES if name in found}
-    common = {name: found[name] for name in _COMMON_PHASES if name in found}
+    common: dict[str, HistogramSnapshot] = {name: found[name] for name in _COMMON_PHASES if name in found}
     groups = (
         ("Met a ready node", _WARM_MEANINGS, warm),
         ("Waited for the start of a node", _COLD_MEANINGS, waits if cold else {}),

@@ -72,6 +72,9 @@ class Program:
             [sys.executable, "-c", _PROGRAM, str(delay)], stdout=subprocess.PIPE, text=True
         )
         self.port = int(self.read_line())
+        # It listens before it heeds signals.
+        with self.client() as client:
+            assert client.get("/").status_code == 200
 
     def read_line(self) -> str:
         assert self.process.stdout is not None

@@ -432,7 +432,7 @@ class Gateway:
     def _create_console(self) -> AsgiApp:
         from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
         from serving.gateway.console.charts.metric_curves import MetricCurveReader  # noqa: PLC0415
-        from serving.gateway.console.health_checks import HealthCheckRunner  # noqa: PLC0415
+        from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck  # noqa: PLC0415
         from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
 
         return ConsoleApp(
@@ -450,6 +450,8 @@ class Gateway:
                 prediction_stats=self._prediction_stats,
                 inspect_files=self._deployer.inspect_files,
                 health_checks=HealthCheckRunner(self._config, self._environment),
+                write_check=WriteCheck(self._catalog.check_writable),
+                get_unready_reason=self._get_unready_reason,
                 metric_curves=MetricCurveReader(self._bucket_curves.read),
             )
         )

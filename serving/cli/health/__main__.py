@@ -1,6 +1,7 @@
-"""The checks of `pilotlight doctor`, each result a line of JSON: `python -m serving.cli.health [--quick]`.
+"""The checks of `pilotlight doctor` beside a server that runs, each result a line of JSON.
 
-The console runs it in a process of its own. Settings come from the environment.
+The console runs `python -m serving.cli.health [--quick]` in a process of its own. Settings come from the
+environment.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from serving.config import ServeConfig
 
 def main(arguments: Sequence[str]) -> None:
     settings = config.load_config(ServeConfig, {})
-    for result in iter_results(collect_checks(settings, "", write=False, quick="--quick" in arguments)):
+    checks = collect_checks(settings, "", write=False, quick="--quick" in arguments, is_running=True)
+    for result in iter_results(checks):
         print(json.dumps(asdict(result)), flush=True)
 
 

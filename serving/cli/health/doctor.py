@@ -68,9 +68,12 @@ def doctor(
 
 
 def collect_checks(
-    settings: ServeConfig, bucket: str, *, write: bool, quick: bool
+    settings: ServeConfig, bucket: str, *, write: bool, quick: bool, is_running: bool = False
 ) -> Sequence[CheckFunction]:
-    """All checks, in the order in which they are shown."""
+    """All checks, in the order in which they are shown; `is_running`: beside the server that they are for.
+
+    Such a server has its ports and its state file: these are not looked for as before a start.
+    """
     from serving.cli.health import frameworks, machine, state, storage  # noqa: PLC0415  start-up time
     from serving.gateway.control.pilot_specs import list_framework_pilots  # noqa: PLC0415
 
@@ -83,13 +86,18 @@ def collect_checks(
         partial(machine.check_memory, settings),
         machine.check_open_files,
         partial(machine.check_clock, state.find_newest_change(folder)),
-        partial(machine.check_port, settings.host, settings.port, server),
-        partial(machine.check_grpc_port, settings, server),
+    ]
+    if not is_running:
+        found += [
+            partial(machine.check_port, settings.host, settings.port, server),
+            partial(machine.check_grpc_port, settings, server),
+        ]
+    found += [
         partial(state.check_writable, folder),
         partial(state.check_free_space, settings, folder),
         partial(state.check_database, settings.state)
         if settings.state
-        else partial(state.check_schema, folder),
+        else partial(state.check_schema, folder, is_running=is_running),
         lambda: state.check_leftovers(state.list_processes()),
         partial(storage.check_credentials, environment, bool(bucket)),
     ]

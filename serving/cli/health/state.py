@@ -79,11 +79,11 @@ def check_free_space(config: ServeConfig, folder: Path) -> CheckResult:
     return report_ok("disk space", f"{seen}.")
 
 
-def check_schema(folder: Path) -> CheckResult:
-    """Whether this version can read the state file."""
+def check_schema(folder: Path, *, is_running: bool = False) -> CheckResult:
+    """Whether this version can read the state file; `is_running`: a server has it open."""
     file = folder / _DATABASE
     if not file.exists():
-        return report_ok("state file", f"There is no {file} yet; the first start makes it.")
+        return _report_missing(file, is_running=is_running)
     try:
         with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=2)) as database:
             (found,) = database.execute("PRAGMA user_version").fetchone()
@@ -192,6 +192,16 @@ def _has_server_above(pid: int, known: dict[int, ProcessInfo]) -> bool:
         seen.add(pid)
         pid = process.parent
     return False
+
+
+def _report_missing(file: Path, *, is_running: bool) -> CheckResult:
+    if not is_running:
+        return report_ok("state file", f"There is no {file} yet; the first start makes it.")
+    return report_failure(
+        "state file",
+        f"{file} is gone while the server runs: it refuses all changes.",
+        "Put it back with its -wal file, or restart the server, which then begins with an empty state.",
+    )
 
 
 def _report_damage(file: Path, reason: str) -> CheckResult:

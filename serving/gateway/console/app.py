@@ -50,7 +50,7 @@ from serving.gateway.console.sessions import (
 )
 from serving.gateway.console.sign_in import SIGN_IN_PATH, SignInPages
 from serving.gateway.console.static_files import StaticFiles
-from serving.gateway.console.visit import NOTICE_COOKIE, PageRoute, Visit, page
+from serving.gateway.console.visit import NOTICE_COOKIE, PageRoute, Visit
 from serving.gateway.request_context import UNKNOWN_CALLER, Caller
 from serving.http_headers import Receive, Scope, Send
 from serving.transport.cross_origin import parse_authority
@@ -101,7 +101,7 @@ class ConsoleApp:
         self._router = Router(
             [
                 Route(f"{ROOT}/static/{{digest}}/{{name}}", self._answer_static),
-                *self._build_routes([*routes, *sign_in.build_routes(), page("/ping", _answer_ping)]),
+                *self._build_routes([*routes, *sign_in.build_routes()]),
                 Route(f"{ROOT}/{{rest:path}}", self._answer_unknown_path),
             ]
         )
@@ -206,11 +206,6 @@ class ConsoleApp:
             verbs = ", ".join(sorted({verb for route in known for verb in getattr(route, "methods", ())}))
             error = method_not_allowed(request.method, request.url.path, verbs)
         return await self._finish(visit, visit.render_error(error, http_status(error)))
-
-
-async def _answer_ping(_: Visit) -> Response:
-    """Tells an open page that the server is there, and that its session still holds."""
-    return Response(status_code=204)
 
 
 async def _check_anti_forgery_token(visit: Visit) -> None:

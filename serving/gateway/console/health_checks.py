@@ -1,11 +1,12 @@
-"""Runs the checks of `pilotlight doctor` in a process of their own, one run at a time."""
+"""The checks of `pilotlight doctor` in a process of their own, and whether changes are refused."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +14,7 @@ import msgspec
 
 from autoscaler.child_launcher import module_command, run_child
 from serving.config import ServeConfig, to_environment
+from serving.errors import ServingError
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,7 @@ _COMMAND: Final = module_command("serving.cli.health")
 # All frameworks are imported, some of them twice, on a machine that also serves.
 _MAX_SECONDS: Final = 180.0
 _GRACE_SECONDS: Final = 2.0
+_WRITE_CHECK_SECONDS: Final = 3.0
 
 
 class HealthResult(msgspec.Struct, frozen=True):
@@ -39,6 +42,40 @@ class HealthReport:
     started: float | None = None
     is_running: bool = False
     trouble: str = ""
+
+
+class WriteCheck:
+    """Whether the server refuses changes, found out while pages are open: in the background, now and then.
+
+    `check` raises Unavailable while changes are refused.
+    """
+
+    def __init__(
+        self, check: Callable[[], Awaitable[None]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._check = check
+        self._clock = clock
+        self._checked = -math.inf
+        self._run: asyncio.Task[None] | None = None
+        self._trouble = ""
+
+    def read_trouble(self) -> str:
+        """Why changes were refused when it was last looked at, "" if they were not."""
+        is_running = self._run is not None and not self._run.done()
+        if not is_running and self._clock() - self._checked >= _WRITE_CHECK_SECONDS:
+            self._checked = self._clock()
+            self._run = asyncio.create_task(self._find_trouble())
+        return self._trouble
+
+    async def _find_trouble(self) -> None:
+        try:
+            await self._check()
+        except ServingError as error:
+            self._trouble = error.message
+        except OSError as error:
+            self._trouble = f"The state cannot be written: {error.strerror}."
+        else:
+            self._trouble = ""
 
 
 class HealthCheckRunner:

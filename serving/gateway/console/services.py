@@ -10,7 +10,7 @@ from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.console.charts.metric_curves import MetricCurveReader
-from serving.gateway.console.health_checks import HealthCheckRunner
+from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck
 from serving.gateway.control.file_check import FileFindings
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.history_recorder import HistoryRecorder
@@ -41,4 +41,6 @@ class ConsoleServices:
     prediction_stats: PredictionStats
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]
     health_checks: HealthCheckRunner
+    write_check: WriteCheck
+    get_unready_reason: Callable[[], str]
     metric_curves: MetricCurveReader

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 _MAX_LENGTH = 20_000
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 # Control characters but tab and line break, those that change the direction of text or show nothing, line
 # separators of Unicode, and halves of surrogate pairs.
 _INVISIBLE = re.compile(
@@ -21,6 +22,11 @@ def make_visible(text: str, longest: int = _MAX_LENGTH) -> str:
         left_out = len(text) - longest
         text = f"{text[:longest]} … ({left_out:,} more characters)"
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, text)
+
+
+def hide_credentials(text: str) -> str:
+    """Without the name and the password of an address."""
+    return _CREDENTIALS.sub("//…@", text)
 
 
 def finalize_output(value: Any) -> Any:

@@ -269,6 +269,8 @@ class Visit:
             "switch": self._build_switch(here),
             "principal": self.caller.principal,
             "signed_in": self.session is not None,
+            "watches_server": self.console.access is None or self.session is not None,
+            "write_trouble": self.console.write_check.read_trouble(),
             "notice": self.notice,
             "anti_forgery_token": derive_anti_forgery_token(self.visitor),
         }

@@ -6,6 +6,8 @@ All calls block and are made on one thread, the writer's.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -40,6 +42,8 @@ _TABLES = {name: document_table(name) for name in TABLES.values()}
 
 # Seconds after which a client may retry a change that could not be written.
 _RETRY_AFTER = 5.0
+# With less free space it is tried out whether a change could be written.
+_LITTLE_SPACE = 32 << 20
 
 
 class StateStore(Protocol):
@@ -50,6 +54,9 @@ class StateStore(Protocol):
 
     def commit(self, changes: Changes) -> None:
         """Write all changes or none. Raises Unavailable if they cannot be written now."""
+
+    def check_writable(self) -> None:
+        """Raises Unavailable if changes would be refused now."""
 
     def close(self) -> None: ...
 
@@ -69,6 +76,7 @@ class SqliteStore:
         with self._open_connection.begin():
             read_schema_version(self._open_connection)
         self._identities = tuple(map(_get_file_identity, self._files))
+        self._was_refused = False
 
     def load(self) -> CatalogState:
         return build_state(self._read_table)
@@ -82,6 +90,16 @@ class SqliteStore:
                 if record is not None:
                     document = msgspec.json.encode(record)
                     connection.execute(sa.insert(_TABLES[table]).values(name=name, document=document))
+
+    def check_writable(self) -> None:
+        """Writes only where that was refused last, or where little space is left."""
+        self._check_files_unchanged()
+        folder = self._file.parent
+        is_low = shutil.disk_usage(folder).free < _LITTLE_SPACE
+        if self._was_refused or is_low or not os.access(folder, os.W_OK):
+            with self._translate_write_errors(), self._engine.begin() as connection:
+                version = read_schema_version(connection)
+                connection.exec_driver_sql(f"PRAGMA user_version = {version}")
 
     def close(self) -> None:
         self._open_connection.close()
@@ -101,7 +119,9 @@ class SqliteStore:
     def _translate_write_errors(self) -> Iterator[None]:
         try:
             yield
+            self._was_refused = False
         except sa.exc.DatabaseError as error:
+            self._was_refused = True
             raise Unavailable(
                 f"The state file {self._file} cannot be written: {error.orig}. Nothing was changed. See "
                 "whether its disk is full or read-only, or another program holds the file; then try again.",

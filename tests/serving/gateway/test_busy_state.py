@@ -41,6 +41,9 @@ class Flaky:
             raise Unavailable("locked")
         assert self.may_go.wait(HANG_SECONDS)
 
+    def check_writable(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -476,6 +476,10 @@ class MemoryStore:
             raise self.failure
         self.commits.append(changes)
 
+    def check_writable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
     def close(self) -> None:
         pass
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,10 @@ from serving.config import (
     list_section_fields,
 )
 from serving.gateway.console.rendering import format_bytes
+from serving.gateway.console.text import hide_credentials
 from serving.gateway.console.visit import Visit, page
 
 _PERMISSION = "pilotlight.server.getIamPolicy"
-# A name and a password in an address.
-_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def _format_value(field: dataclasses.Field[Any], value: Any) -> str:
         if isinstance(value, float)
         else str(value)
     )
-    return _CREDENTIALS.sub("//…@", text)
+    return hide_credentials(text)
 
 
 ROUTES = (page("/settings", show_settings),)

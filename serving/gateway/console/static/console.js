@@ -3,7 +3,6 @@
 "use strict";
 (() => {
   const PART = { "X-Console-Part": "1" };
-  const PING_SECONDS = 5;
   const gone = document.getElementById("gone");
   const signedOut = document.getElementById("signed-out");
 
@@ -77,7 +76,6 @@
   }
 
   const lastAsked = new WeakMap();
-  let lastPing = performance.now();
 
   async function tick() {
     if (document.hidden) return;
@@ -86,13 +84,8 @@
       const seconds = Number(part.dataset.every || 2);
       if (now - (lastAsked.get(part) ?? 0) >= seconds * 1000) {
         lastAsked.set(part, now);
-        lastPing = now;
         await refresh(part);
       }
-    }
-    if (now - lastPing >= PING_SECONDS * 1000) {
-      lastPing = now;
-      await ask(document.body.dataset.ping);
     }
   }
 

@@ -91,6 +91,16 @@ class PostgresStore:
             head = connection.execute(sa.select(HEAD).with_for_update()).one()
             self._write_changes(connection, changes, head.revision + 1, "")
 
+    def check_writable(self) -> None:
+        with translate_errors(self.address), self._engine.connect() as connection:
+            is_read_only = connection.exec_driver_sql("SHOW transaction_read_only").scalar_one() == "on"
+        if is_read_only:
+            raise Unavailable(
+                f"The database {self.address} takes no changes now: it is read-only, as one that follows "
+                "another is.",
+                retry_after=RETRY_AFTER,
+            )
+
     def commit_on(self, changes: Changes, terms: CommitTerms) -> MissedChanges | None:
         """Write all changes or none, if the state is still that of `terms`.
 

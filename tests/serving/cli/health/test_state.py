@@ -91,6 +91,9 @@ def test_the_schema(folder: Path, version: int, level: CheckLevel, said: str) ->
 def test_no_state_file_yet(tmp_path: Path) -> None:
     """It will be made."""
     assert state.check_schema(tmp_path).level is CheckLevel.OK
+    gone = state.check_schema(tmp_path, is_running=True)
+    assert gone.level is CheckLevel.FAIL
+    assert "state.db is gone while the server runs" in gone.message
 
 
 def test_a_damaged_state_file(folder: Path) -> None:

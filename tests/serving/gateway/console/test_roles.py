@@ -59,12 +59,14 @@ PERMISSIONS = {
     ("GET", "/projects/{project}/access"): "the owner's and the editor's",
     ("POST", "/projects/{project}/access/members"): "the owner's",
     ("GET", "/audit"): "the owner's and the editor's",
+    ("GET", "/write-trouble"): "",
 }
 # Those that tell of the whole server: the role must be one on it.
 OF_THE_SERVER = {
     ("GET", "/resources"): "models.list",
     ("GET", "/doctor"): "the owner's and the editor's",
     ("GET", "/doctor/results"): "the owner's and the editor's",
+    ("GET", "/doctor/server"): "the owner's and the editor's",
     ("GET", "/settings"): "the owner's and the editor's",
     ("POST", "/projects/{project}/access/tokens"): "the owner's",
     ("POST", "/projects/{project}/access/tokens/{token}/revocation"): "the owner's",

@@ -33,6 +33,9 @@ class Disk:
         if self.full:
             raise OSError("No space left on device")
 
+    def check_writable(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -50,6 +50,9 @@ class Disk:
             raise Unavailable("No space left on device")
         self.commits += 1
 
+    def check_writable(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

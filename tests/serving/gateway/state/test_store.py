@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,10 +181,28 @@ def test_nothing_is_written_to_a_file_that_nobody_finds(
 
     with pytest.raises(Unavailable, match="was removed or replaced"):
         store.commit({("models", str(MODEL)): record})
+    with pytest.raises(Unavailable, match="was removed or replaced"):
+        store.check_writable()
     aside.replace(file)
+    store.check_writable()
     store.commit({("models", str(MODEL)): record})
 
     assert store.load().models == {MODEL: record}
+
+
+def test_what_was_refused_is_tried_again_by_a_check(store: SqliteStore, file: Path) -> None:
+    """Of a disk that is full again and again a look at its free space does not tell."""
+    record = ModelRecord(name=MODEL, model=Model(name=str(MODEL)))
+    store.check_writable()
+    with contextlib.closing(sqlite3.connect(file)) as other:
+        other.execute("ALTER TABLE models RENAME TO elsewhere")
+        with pytest.raises(Unavailable, match="cannot be written"):
+            store.commit({("models", str(MODEL)): record})
+        before = file.with_name("state.db-wal").stat().st_size
+        store.check_writable()
+        assert file.with_name("state.db-wal").stat().st_size > before
+        other.execute("ALTER TABLE elsewhere RENAME TO models")
+    store.commit({("models", str(MODEL)): record})
 
 
 def test_the_log_of_the_state_file_is_missed(store: SqliteStore, file: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from serving.config import ServeConfig, load_settings
 from serving.gateway.access.policy import ADMIN
+from serving.gateway.console import health_checks
 from serving.gateway.console.visit import DONE_STATUS
 from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.console.world import Browser, World, run, visible_text
@@ -95,6 +96,47 @@ def test_the_doctor_shows_what_is_wrong_first_with_what_to_do(tmp_path: Path) ->
             assert "state folder" in text
 
     run(tmp_path, main, environment=dict(os.environ), memory_bytes=1 << 50)
+
+
+def test_the_doctor_says_what_is_true_of_the_server_that_runs(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            text = " ".join(visible_text(await browser.open("/doctor")).split())
+            assert "Ready ok it takes requests" in text
+            assert f"Changes ok written to {tmp_path}/state.db" in text
+            assert "off: whoever reaches the address" in text
+            assert f"process {os.getpid()}" in text
+            await browser.post("/doctor", {})
+            text = visible_text(await wait_for_end(browser))
+            assert "state.db is whole" in text
+            assert "A free port" not in text
+            assert " yet" not in text
+
+    run(tmp_path, main, environment=dict(os.environ), port=0)
+
+
+def test_every_page_says_while_changes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And why; it goes by itself."""
+    monkeypatch.setattr(health_checks, "_WRITE_CHECK_SECONDS", 0.02)
+
+    async def main(world: World) -> None:
+        async with world.browser() as browser, asyncio.timeout(HANG_SECONDS):
+
+            async def wait_for_page(*, refused: bool) -> None:
+                while True:
+                    page = await browser.open("/projects/p/jobs")
+                    if ("was removed or replaced" in page) is refused:
+                        return
+                    await asyncio.sleep(0.03)
+
+            assert "Changes are refused" not in await browser.open("/write-trouble")
+            aside = (tmp_path / "state.db").rename(tmp_path / "aside")
+            await wait_for_page(refused=True)
+            assert "Changes are refused" in await browser.open("/write-trouble")
+            aside.replace(tmp_path / "state.db")
+            await wait_for_page(refused=False)
+
+    run(tmp_path, main)
 
 
 def test_the_audit_log_is_shown_newest_first_and_filtered(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ class WaitRecorder:
 def is_wait(timing: RequestTiming) -> bool:
     """Whether a request waited for a node, or took long: whether it is recorded."""
     seconds, _, leases = timing
+    if not leases:
+        return seconds >= SLOW_SECONDS
     return seconds >= SLOW_SECONDS or sum(lease.seconds_waited for lease in leases) >= HELD_SECONDS
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from serving.gateway.console.charts.phase_bars import NO_REQUEST, compute_mean, separate_warm
+from serving.gateway.console.charts.phase_bars import NO_REQUEST, TRANSFER, compute_mean, separate_warm
 from serving.gateway.observability.prediction_stats import PhaseHistograms
 from serving.gateway.observability.wait_recorder import format_milliseconds
 from serving.names import VersionName
@@ -19,6 +19,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "parse": "reading the request",
     "encode": "writing the answer",
     "gateway": "passing it on in the server",
+    TRANSFER: "the way to the node and back",
 }
 _START: Final = "start"
 _QUEUES: Final = frozenset({"wait", "queue"})
@@ -52,6 +53,7 @@ def find_bottleneck(
         for phase, one in warm.items()
         if phase in _WORDS and any(one.counts)
     }
+    means[TRANSFER] = max(0.0, compute_mean(total) - sum(means.values()))
     said = (
         _describe_answer(compute_mean(total), means) if count else "",
         _describe_starts(cold_count, compute_mean(cold)) if cold_count else "",
@@ -108,7 +110,7 @@ def _advise(largest: str) -> tuple[str, str]:
             "",
         )
     return (
-        "The server itself takes the time: its machine is busy, or bodies arrive slowly. "
-        '"Overview" shows what else runs.',
+        "Neither the model nor its queue takes the time: the machine is busy, so that processes wait for a "
+        'processor, or bodies arrive slowly. "Overview" shows what else runs.',
         "",
     )

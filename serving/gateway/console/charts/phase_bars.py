@@ -15,8 +15,12 @@ BAR_WIDTH: Final = 600
 # Phases of the start of a node, as they are called on a page.
 START_PHASES: Final[Mapping[str, str]] = {"start": "process", "load": "load", "warm": "warm-up"}
 _TOTAL: Final = "total"
+_LEAST_SHARE: Final = 0.01
+# What no phase has of an answer: frames between gateway and node, and waits of these for a processor.
+TRANSFER: Final = "transfer"
 NO_REQUEST: Final = HistogramSnapshot((), 0.0)
 _START_PHASES: Final = ("start", "load", "warm")
+_INNER_PHASES: Final = frozenset({"queue", *_START_PHASES, "gateway", "parse", "wait", "infer", "encode"})
 _COMMON_PHASES: Final = ("gateway", "parse", "wait", "infer", "encode")
 _WARM_MEANINGS: Final[Mapping[str, str]] = {
     _TOTAL: "from its first byte to its answer",
@@ -31,6 +35,7 @@ _COLD_MEANINGS: Final[Mapping[str, str]] = {
 }
 _COMMON_MEANINGS: Final[Mapping[str, str]] = {
     "gateway": "passed on",
+    TRANSFER: "on the way to the node and back",
     "parse": "read",
     "wait": "waited in the node's queue",
     "infer": "computed by the model",
@@ -62,14 +67,15 @@ class StartRow:
 class PhaseRow:
     """A phase of the answers of a version.
 
-    `count` requests had it; `mean` and `p99` are of these, in seconds. `part` is its share of an answer.
+    `count` requests had it; `mean` and `p99` are of these, in seconds; `p99` is None where it is not known.
+    `part` is its share of an answer.
     """
 
     name: str
     meaning: str
     count: int
     mean: float
-    p99: float
+    p99: float | None
     part: BarPart
 
 
@@ -108,6 +114,9 @@ def view_answers(phases: PhaseHistograms, started: PhaseHistograms = ()) -> Sequ
     warm = {name: separated[name] for name in _WARM_MEANINGS if name in separated}
     waits = cold | {name: found[name] for name in _START_PHASES if name in found}
     common: dict[str, HistogramSnapshot] = {name: found[name] for name in _COMMON_PHASES if name in found}
+    rest = found[_TOTAL].seconds - sum(one.seconds for name, one in found.items() if name in _INNER_PHASES)
+    if rest > _LEAST_SHARE * found[_TOTAL].seconds:
+        common[TRANSFER] = HistogramSnapshot(found[_TOTAL].counts, rest)
     groups = (
         ("Met a ready node", _WARM_MEANINGS, warm),
         ("Waited for the start of a node", _COLD_MEANINGS, waits if cold else {}),
@@ -162,7 +171,7 @@ def _build_rows(
             meanings[name],
             sum(phases[name].counts),
             compute_mean(phases[name]),
-            estimate_quantile(phases[name].counts, 0.99),
+            None if name == TRANSFER else estimate_quantile(phases[name].counts, 0.99),
             bars[name],
         )
         for name in names

@@ -110,7 +110,9 @@ async def _render_form(visit: Visit, change: _Change = _NO_CHANGE) -> Response:
 
 
 async def show_state(visit: Visit) -> Response:
-    return visit.render_partial("_version_state.html", **await _read_state(visit))
+    return visit.render_partial(
+        "_version_state.html", **await _read_state(visit), bottleneck=read_phases(visit)["bottleneck"]
+    )
 
 
 async def show_history(visit: Visit) -> Response:

@@ -42,6 +42,10 @@ def check_folder(request: FolderCheckRequest) -> FolderCheckResult:
     try:
         if not folder.is_dir():
             return FolderCheckResult(message=_describe_missing(folder, request))
+        if request.prediction_class and not any(folder.iterdir()):
+            return FolderCheckResult(
+                message=f"The folder {folder} is empty. Put the model's files there first."
+            )
         if request.prediction_class:
             return FolderCheckResult(detect_framework(folder, request.prediction_class).name)
         known = [one for one in load_frameworks().values() if one.name == request.framework]

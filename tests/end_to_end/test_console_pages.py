@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ import pytest
 
 from serving.gateway.console import rendering
 from tests.chromium import fits, needs_chromium, running_chromium
-from tests.end_to_end.conftest import Files
+from tests.end_to_end import models
+from tests.end_to_end.conftest import CLOSED, Files
 from tests.server import Server, running_server
 
 if TYPE_CHECKING:
@@ -40,7 +42,10 @@ PAGES = (
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Versions fall asleep soon."""
     flags = ("--idle-timeout", "3", "--scale-down-delay", "0", "--tick", "0.2")
-    with running_server(tmp_path_factory.mktemp("console") / "state", *flags) as server:
+    environment = {"PIP_INDEX_URL": CLOSED}
+    with running_server(
+        tmp_path_factory.mktemp("console") / "state", *flags, environment=environment
+    ) as server:
         yield server
 
 
@@ -98,6 +103,97 @@ def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_text("The version is being deleted.").wait_for()
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A folder to deploy, the fields below "More", and a request that is no example of the page."""
+
+    folder: Path
+    fields: Mapping[str, str] = field(default_factory=dict)
+    request: str = ""
+
+
+def write_lightgbm(folder: Path) -> Path:
+    import lightgbm as lgb
+
+    x, y = models.data()
+    lgb.train({"objective": "binary", "verbose": -1, "num_threads": 1}, lgb.Dataset(x, y > 1), 2).save_model(
+        folder / "model.txt"
+    )
+    return folder
+
+
+def write_onnx(folder: Path) -> Path:
+    from skl2onnx import to_onnx
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = models.data()
+    model = to_onnx(LogisticRegression().fit(x, y > 1), x[:1].astype("float32"), target_opset=17)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return folder
+
+
+@pytest.fixture
+def deployment(kind: str, files: Files, request: pytest.FixtureRequest, tmp_path: Path) -> Deployment:
+    match kind:
+        case "custom":
+            (tmp_path / "model").mkdir()
+            (tmp_path / "model" / "factor.txt").write_text("2")
+            given = models.routine(tmp_path)
+            fields = {
+                "Prediction class": given["predictionClass"],
+                "Packages": "\n".join(given["packageUris"]),
+            }
+            return Deployment(tmp_path / "model", fields, '{"instances": [21]}')
+        case "xgboost":
+            return Deployment(files.root / "xgboost")
+        case "lightgbm":
+            return Deployment(write_lightgbm(tmp_path))
+        case "onnx":
+            return Deployment(write_onnx(tmp_path))
+        case _:
+            return Deployment(request.getfixturevalue("saved_model"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "custom",
+        "xgboost",
+        pytest.param("lightgbm", marks=pytest.mark.soak),
+        pytest.param("onnx", marks=pytest.mark.soak),
+        pytest.param("tensorflow", marks=pytest.mark.soak),
+    ],
+)
+def test_a_model_of_each_kind_is_deployed_and_tried(
+    server: Server, page: Page, kind: str, deployment: Deployment
+) -> None:
+    """With the example that the page has, but for code of users, of which it shows that nothing is known."""
+    page.goto(f"{server.url}/console/projects/local/deploy")
+    page.get_by_label("Model", exact=True).fill(f"my {kind}")
+    page.get_by_label("Folder with the model's files").fill(str(deployment.folder))
+    page.get_by_text("More", exact=True).click()
+    for label, value in deployment.fields.items():
+        page.get_by_label(label).fill(value)
+    page.get_by_role("button", name="Check the files").click()
+    page.locator("#error-model", has_text="it must start with a letter").wait_for()
+    page.get_by_label("Model", exact=True).fill(kind)
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("Nothing is created yet.").wait_for()
+    page.get_by_role("button", name="Deploy").click()
+    page.get_by_role("link", name="To the version").click()
+    inputs = page.get_by_role("region", name="Input and output")
+    if deployment.request:
+        inputs.get_by_text("No example is known").wait_for()
+        page.get_by_role("button", name="Predict").click()
+        page.locator("#error-request", has_text="Write an instance in place of …").wait_for()
+        page.get_by_label("Request", exact=True).fill(deployment.request)
+    else:
+        inputs.get_by_role("columnheader", name="Of an instance").first.wait_for(state="attached")
+    page.get_by_role("button", name="Predict").click()
+    page.get_by_role("heading", name="Answer HTTP 200").wait_for()
+    assert fits(page)
 
 
 def check_that_a_log_is_followed(server: Server, page: Page) -> None:

@@ -26,6 +26,13 @@ def test_a_folder_that_is_not_there_is_said_with_what_is_beside_it(tmp_path: Pat
     assert check_folder(file).message == f"{tmp_path}/notes.txt is no folder. It is a file."
 
 
+def test_an_empty_folder_is_said_where_any_file_will_do(tmp_path: Path) -> None:
+    request = FolderCheckRequest(str(tmp_path), prediction_class="a.B")
+    assert check_folder(request).message.startswith(f"The folder {tmp_path} is empty.")
+    (tmp_path / "notes.txt").write_bytes(b"x")
+    assert check_folder(request).framework == "CUSTOM"
+
+
 def test_a_model_near_the_folder_is_named(tmp_path: Path) -> None:
     inner = tmp_path / "variables"
     inner.mkdir()

@@ -55,7 +55,8 @@ def view_history(
     draw = partial(
         draw_chart,
         base=0,
-        format_across=_format_age,
+        format_across=lambda seconds: _format_age(seconds, "-{}"),
+        format_row=lambda seconds: _format_age(seconds, "{} ago"),
         parts_across=_PARTS_ACROSS[window],
         summarize=max,
     )
@@ -88,12 +89,12 @@ def _round_value(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _format_age(seconds: float) -> str:
+def _format_age(seconds: float, form: str) -> str:
     """Of a place on the axis, in seconds before now, which are negative."""
     minutes = round(-seconds / 60)
     if minutes == 0:
         return "now"
-    return f"{minutes} min ago" if minutes < _MOST_MINUTES else f"{round(minutes / 60)} h ago"
+    return form.format(f"{minutes} min" if minutes < _MOST_MINUTES else f"{round(minutes / 60)} h")
 
 
 def _format_time(at: float) -> str:

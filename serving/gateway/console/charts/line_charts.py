@@ -62,6 +62,7 @@ def draw_chart(
     base: float = math.inf,
     unit: str = "",
     format_across: Callable[[float], str] = lambda value: f"{value:.6g}",
+    format_row: Callable[[float], str] | None = None,
     parts_across: int = 2,
     summarize: Callable[[Sequence[float]], float] = lambda values: values[-1],
 ) -> LineChart:
@@ -96,7 +97,7 @@ def draw_chart(
         ),
         tuple(
             ChartRow(
-                format_across(end),
+                (format_row or format_across)(end),
                 tuple(_format_part(points, start, end, summarize, unit) for points in drawn.values()),
             )
             for start, end in zip(starts, ends, strict=False)

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 MAX_FILE_BYTES: Final = 2 << 20
 _MAX_INPUTS: Final = 8
 _BYTES_TYPE: Final = "BYTES"
+_UNKNOWN: Final = "instances"
 _STANDARD_ALPHABET: Final = str.maketrans("-_", "+/")
 
 
@@ -47,6 +48,8 @@ def list_file_inputs(schema: Mapping[str, Any]) -> Sequence[FileInput]:
     for signature, parts in signatures:
         for tensor in parts["inputs"]:
             name, shape = tensor["name"], tensor["shape"]
+            if name == _UNKNOWN and not schema["strict"]:
+                continue  # user code of which nothing is declared
             if tensor["datatype"] == _BYTES_TYPE and shape in (None, [-1], [-1, 1]):
                 own = "" if signature == default else signature
                 found.setdefault(name, FileInput(name, own, is_list=shape == [-1, 1]))

@@ -43,6 +43,8 @@ def test_models_that_take_no_bytes() -> None:
     """Rows of scikit-learn are lists; of user code its declaration counts."""
     assert list_file_inputs(schema("sklearn", a=[PICTURE])) == ()
     assert list_file_inputs(schema("custom", strict=False, a=[PICTURE])) == [FileInput("image")]
+    unknown = TensorSpec("instances", "BYTES", None)
+    assert list_file_inputs(schema("custom", strict=False, a=[unknown])) == []
     assert list_file_inputs(schema(a=[NUMBER])) == []
 
 

@@ -160,7 +160,7 @@ def deployment(kind: str, files: Files, request: pytest.FixtureRequest, tmp_path
     "kind",
     [
         "custom",
-        "xgboost",
+        pytest.param("xgboost", marks=pytest.mark.soak),
         pytest.param("lightgbm", marks=pytest.mark.soak),
         pytest.param("onnx", marks=pytest.mark.soak),
         pytest.param("tensorflow", marks=pytest.mark.soak),

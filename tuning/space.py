@@ -57,14 +57,14 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def contains(self, value: Value) -> bool:
         match self.kind:
-            case ParameterKind.CATEGORICAL:
-                return value in self.values
-            case ParameterKind.DISCRETE:
-                return not isinstance(value, str) and value in self.values
-            case ParameterKind.INTEGER:
-                return isinstance(value, int) and self.minimum <= value <= self.maximum
             case ParameterKind.DOUBLE:
                 return not isinstance(value, str) and self.minimum <= value <= self.maximum
+            case ParameterKind.INTEGER:
+                return isinstance(value, int) and self.minimum <= value <= self.maximum
+            case ParameterKind.DISCRETE:
+                return not isinstance(value, str) and value in self.values
+            case ParameterKind.CATEGORICAL:
+                return value in self.values
 
     def list_active_children(self, value: Value) -> list[Parameter]:
         return [child for child in self.children if value in child.parent_values]
@@ -80,6 +80,14 @@ class SearchSpace(msgspec.Struct, frozen=True):
         """
         return list(_iterate_active(self.parameters, point))
 
+    def contains(self, point: Point) -> bool:
+        """Whether a point has a valid value for each active parameter, and no other; see `check_point`."""
+        active = self.list_active(point)
+        # Those that are active have different names.
+        return len(active) == len(point) and all(
+            parameter.name in point and parameter.contains(point[parameter.name]) for parameter in active
+        )
+
     def list_all(self) -> list[Parameter]:
         """Every parameter; of children with one name, each."""
         return list(_iterate_all(self.parameters))
@@ -88,7 +96,7 @@ class SearchSpace(msgspec.Struct, frozen=True):
 def _iterate_active(parameters: Sequence[Parameter], point: Point) -> Iterator[Parameter]:
     for parameter in parameters:
         yield parameter
-        if parameter.name in point:
+        if parameter.children and parameter.name in point:
             yield from _iterate_active(parameter.list_active_children(point[parameter.name]), point)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from serving.errors import InvalidArgument, ServingError, describe_exception
+from serving.errors import ServingError, describe_exception
 from tuning.algorithms.importance import measure_importance
 from tuning.algorithms.suggestion import suggest_points
 from tuning.messages import (
@@ -24,7 +24,6 @@ from tuning.messages import (
     TuningFailure,
     TuningRequest,
 )
-from tuning.space import Point, SearchSpace, check_point
 from tuning.study import check_study
 
 
@@ -84,19 +83,10 @@ def answer_line(line: bytes) -> bytes:
 def answer_request(request: TuningRequest) -> TuningAnswer:
     """Raises InvalidArgument for a study that is none."""
     check_study(request.study)
-    space = request.study.space
     # Nothing can be learnt from stored trials that are not in the space.
-    known = tuple(trial for trial in request.trials if _is_in_space(space, trial.parameters))
+    known = tuple(trial for trial in request.trials if request.study.space.contains(trial.parameters))
     match request:
         case SuggestionRequest():
             return suggest_points(msgspec.structs.replace(request, trials=known))
         case ImportanceRequest():
             return measure_importance(msgspec.structs.replace(request, trials=known))
-
-
-def _is_in_space(space: SearchSpace, point: Point) -> bool:
-    try:
-        check_point(space, point)
-    except InvalidArgument:
-        return False
-    return True

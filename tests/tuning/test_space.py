@@ -12,6 +12,7 @@ from tuning.space import (
     MOST_COUNTED,
     Parameter,
     ParameterKind,
+    Point,
     Scale,
     SearchSpace,
     check_point,
@@ -101,8 +102,13 @@ def test_a_range_of_one_value_is_allowed() -> None:
 def test_a_point_has_the_active_parameters() -> None:
     space = SearchSpace((KIND, RATE))
 
-    check_point(space, {"kind": "linear", "rate": 0.5})
-    check_point(space, {"kind": "boosted", "trees": 10, "depth": 2, "rate": 0.5})
+    points: tuple[Point, ...] = (
+        {"kind": "linear", "rate": 0.5},
+        {"kind": "boosted", "trees": 10, "depth": 2, "rate": 0.5},
+    )
+    for point in points:
+        check_point(space, point)
+        assert space.contains(point)
 
     assert [one.name for one in space.list_active({"kind": "forest", "rate": 1.0})] == [
         "kind",
@@ -126,8 +132,11 @@ def test_a_point_has_the_active_parameters() -> None:
     ],
 )
 def test_an_invalid_point_is_refused(point: dict[str, float | str], problem: str) -> None:
+    space = SearchSpace((KIND, RATE))
+
+    assert not space.contains(point)
     with pytest.raises(InvalidArgument, match=problem):
-        check_point(SearchSpace((KIND, RATE)), point)
+        check_point(space, point)
 
 
 @pytest.mark.parametrize(

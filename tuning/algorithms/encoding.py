@@ -70,11 +70,11 @@ class Column:
             return np.asarray(np.searchsorted((self.units[1:] + self.units[:-1]) / 2.0, units))
         return ranges.find_whole_offsets(self.parameter, units)
 
-    def encode(self, value: Value) -> float:
-        """Where a value lies from 0 to 1."""
+    def encode(self, values: Sequence[Value]) -> Array:
+        """Where values lie from 0 to 1."""
         if self.levels:
-            return float(self.units[self.ranks[value]])
-        return ranges.encode_number(self.parameter, value)
+            return np.asarray(self.units[[self.ranks[value] for value in values]])
+        return ranges.encode_numbers(self.parameter, values)
 
     def decode(self, unit: float) -> Value:
         """The nearest value."""
@@ -128,20 +128,23 @@ class SpaceEncoding:
 
     def encode(self, points: Iterable[Point]) -> Array:
         """Rows of points. Where a parameter is not active stands 0.5."""
-        return np.array([self._encode_point(point) for point in points]).reshape(-1, len(self.columns))
-
-    def _encode_point(self, point: Point) -> list[float]:
-        row = [0.5] * len(self.columns)
-        active: list[bool] = []
+        listed = list(points)
+        rows = np.full((len(listed), len(self.columns)), 0.5)
+        active: list[Sequence[int]] = []
         for index, column in enumerate(self.columns):
-            active.append(column.parent == _ROOT or self._is_child_active(column, point, active))
-            if active[index]:
-                row[index] = column.encode(point[column.parameter.name])
-        return row
+            active.append(self._list_active(column, listed, active))
+            values = [listed[place][column.parameter.name] for place in active[index]]
+            rows[list(active[index]), index] = column.encode(values)
+        return rows
 
-    def _is_child_active(self, column: Column, point: Point, active: Sequence[bool]) -> bool:
-        parent = self.columns[column.parent].parameter
-        return active[column.parent] and point[parent.name] in column.parent_values
+    def _list_active(
+        self, column: Column, points: Sequence[Point], active: Sequence[Sequence[int]]
+    ) -> Sequence[int]:
+        """In which of the points a parameter is active, given the same of the columns before."""
+        if column.parent == _ROOT:
+            return range(len(points))
+        parent = self.columns[column.parent].parameter.name
+        return [place for place in active[column.parent] if points[place][parent] in column.parent_values]
 
     def decode(self, row: Array) -> dict[str, Value]:
         """The point that is nearest to a row."""

@@ -20,6 +20,8 @@ _NOISE_MEDIAN, _NOISE_SPREAD = 1e-4, 3.0
 _LENGTH_RANGE, _SIGNAL_RANGE, _NOISE_RANGE = (1e-2, 1e2), (1e-2, 1e2), (1e-7, 1.0)
 # A fit ends when a step lowers the loss by less than this share.
 _MAX_STEPS, _LEAST_PROGRESS = 50, 1e-6
+# Rows that are predicted at a time.
+_PREDICTED = 128
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,12 @@ class GaussianProcess:
 
     def predict(self, features: Array) -> tuple[Array, Array]:
         """Means and standard deviations."""
+        # Matrices of a part of the rows stay in the processor's cache.
+        parts = [features[first : first + _PREDICTED] for first in range(0, len(features), _PREDICTED)]
+        means, deviations = zip(*map(self._predict_part, parts), strict=True)
+        return np.concatenate(means), np.concatenate(deviations)
+
+    def _predict_part(self, features: Array) -> tuple[Array, Array]:
         kernel, _ = _compute_matern(_measure_squares(features * self._scale, self._scaled), self._signal)
         half = linalg.solve_triangular(self._factor, kernel.T, lower=True, check_finite=False)
         variance = self._signal - np.einsum("ij,ij->j", half, half)

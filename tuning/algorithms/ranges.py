@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,12 +14,12 @@ Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 
 
-def encode_number(parameter: Parameter, value: Value) -> float:
-    """A value of a range."""
+def encode_numbers(parameter: Parameter, values: Sequence[Value]) -> Array:
+    """Values of a range."""
     if parameter.kind is ParameterKind.INTEGER:
-        offset = int(value) - int(parameter.minimum)
-        return float(place_whole_offsets(parameter, np.array(float(offset))))
-    return float(to_unit(parameter, np.array(float(value))))
+        offsets = [float(int(value) - int(parameter.minimum)) for value in values]
+        return place_whole_offsets(parameter, np.array(offsets, dtype=np.float64))
+    return to_unit(parameter, np.array(values, dtype=np.float64))
 
 
 def find_whole_offsets(parameter: Parameter, units: Array) -> Array:

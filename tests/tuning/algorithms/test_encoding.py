@@ -71,7 +71,7 @@ def test_whole_numbers_have_equal_shares() -> None:
 def test_a_range_of_one_value_is_in_the_middle() -> None:
     space = SearchSpace((Parameter(name="x", kind=spaces.RATE.kind, minimum=2.0, maximum=2.0),))
 
-    assert Column.build(space.parameters[0]).encode(2.0) == 0.5
+    assert Column.build(space.parameters[0]).encode([2.0]).tolist() == [0.5]
     assert SpaceEncoding(space).decode(np.array([0.9])) == {"x": 2.0}
 
 
@@ -108,7 +108,7 @@ def test_values_that_a_scale_does_not_tell_apart_are_different_rows() -> None:
     for scale in Scale:
         column = Column.build(Parameter(name="x", kind=ParameterKind.DISCRETE, scale=scale, values=values))
 
-        assert [column.decode(column.encode(value)) for value in values] == list(values)
+        assert [column.decode(float(unit)) for unit in column.encode(values)] == list(values)
 
 
 def test_children_belong_to_the_exact_value_of_their_parent() -> None:

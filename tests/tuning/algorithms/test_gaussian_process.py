@@ -51,6 +51,18 @@ def test_the_mean_goes_through_values_without_noise() -> None:
     assert process.predict(np.full((1, 3), 9.0))[1] == pytest.approx(1.0)
 
 
+def test_many_predictions_are_those_of_each_place() -> None:
+    """They are made in parts."""
+    process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, 1e-3))
+    places = np.random.default_rng(3).uniform(size=(300, 3))
+
+    means, deviations = process.predict(places)
+
+    one_by_one = [process.predict(place[None]) for place in places]
+    assert means == pytest.approx(np.concatenate([mean for mean, _ in one_by_one]))
+    assert deviations == pytest.approx(np.concatenate([deviation for _, deviation in one_by_one]))
+
+
 def test_gradients_of_predictions() -> None:
     process = GaussianProcess(*make_data(), GROUPS, Hyperparameters(np.array([0.4, 0.9]), 1.2, 1e-3))
     places = np.array([[0.31, 0.62, 0.17], [0.9, 0.2, 0.4]])

@@ -35,7 +35,7 @@ from serving.gateway.state.study_records import (
 from serving.names import StudyName
 from serving.study_resources import TrialBody
 from tuning import study as measurements
-from tuning.space import SearchSpace, Value, check_point
+from tuning.space import SearchSpace, Value, check_point, make_key
 from tuning.study import Measurement, Trial, TrialState
 
 MAX_TRIALS = 1000
@@ -44,6 +44,10 @@ MAX_SUGGESTIONS = 100
 MAX_SENT_MEASUREMENTS = 1000
 # Operations of a study that can still be asked for.
 _KEPT_OPERATIONS = 100
+
+
+class OutdatedPoints(Exception):
+    """Points were made of an old state of their study, and others have taken them since."""
 
 
 def get_trial(state: CatalogState | StateDraft, name: StudyName, number: int) -> Trial:
@@ -99,20 +103,26 @@ def suggest_trials(
     count: int,
     *,
     uid: str,
+    last_trial: int,
     points: Sequence[Mapping[str, Value]],
     started_at: float,
     used_up: bool = False,
 ) -> StudyOperationRecord:
     """Hand trials out to a client: its own, those that clients have created, then new ones with these points.
 
-    `uid` is that of the study for which the points were made. `used_up`: there are no other points.
+    `uid` is that of the study for which the points were made, `last_trial` the last number that was used
+    then. `used_up`: there are no other points. Raises OutdatedPoints if a later trial has one of the points,
+    or if there is nothing to hand out any more.
     """
     block = get_own_study(draft, name, "", uid=uid)
     now = stamp.now.timestamp()
     leased = list_leased_trials(block, client_id, count)
+    points = points[: count - len(leased)]
+    if not (leased or points) or _are_taken(block, points, last_trial):
+        raise OutdatedPoints(str(name))
     handed_out = [_hand_out(trial, client_id, now) for trial in leased]
     _put_trials(draft, block.record, [one for one in handed_out if one != block.open_trials[one.number]])
-    handed_out += add_trials(draft, stamp, name, points[: count - len(leased)], client_id=client_id)
+    handed_out += add_trials(draft, stamp, name, points, client_id=client_id)
     if used_up:
         mark_used_up(draft, stamp, name, uid=uid)
     operation = StudyOperationRecord(
@@ -285,6 +295,13 @@ def _check_has_room(block: StudyBlock, count: int = 1) -> None:
             f"The study has {block.trial_count} trials; it can have {MAX_TRIALS}. Delete some, or create "
             "another study."
         )
+
+
+def _are_taken(block: StudyBlock, points: Sequence[Mapping[str, Value]], last_trial: int) -> bool:
+    """Whether a trial with a number above `last_trial` has one of the points."""
+    later = (block.find_trial(number) for number in block.list_numbers() if number > last_trial)
+    taken = {make_key(trial.parameters) for trial in later if trial is not None}
+    return any(make_key(point) in taken for point in points)
 
 
 def _check_suggested(space: SearchSpace, point: Mapping[str, Value]) -> None:

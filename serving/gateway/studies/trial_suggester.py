@@ -18,6 +18,8 @@ from tuning.messages import SuggestionAnswer
 # How many may wait for one study: each waits for all before it.
 _MAX_WAITING = 64
 _RETRY_AFTER = 1.0
+# How often points are made anew while other servers take them.
+_TRIES = 10
 
 
 @dataclass(slots=True)
@@ -27,7 +29,10 @@ class _StudyLock:
 
 
 class TrialSuggester:
-    """Makes suggestions, for each study one at a time."""
+    """Makes suggestions, for each study one at a time.
+
+    Other servers may do so at the same time: points that they take meanwhile are made anew.
+    """
 
     def __init__(self, catalog: Catalog, service: SuggestionService) -> None:
         self._catalog = catalog
@@ -38,27 +43,40 @@ class TrialSuggester:
         """Raises ResourceExhausted where the space is used up, and what the rules and the service raise."""
         started_at = time.time()
         async with self._hold_study(name):
-            before = studies.get_own_study(self._catalog.state, name, "")
-            uid = before.record.study.uid
-            answer = await self._find_points(before, client_id, count)
-            block = studies.get_study(self._catalog.state, name, uid=uid)
-            has_any = trials.list_leased_trials(block, client_id, 1)
-            if answer.exhausted and not answer.points and not has_any:
-                await self._catalog.change(trials.mark_used_up, name, uid=uid)
-                raise ResourceExhausted(
-                    f'Every point of the search space of "{name}" has been a trial: there is nothing new to '
-                    "suggest."
-                )
-            return await self._catalog.change(
-                trials.suggest_trials,
-                name,
-                client_id,
-                count,
-                uid=uid,
-                points=answer.points,
-                started_at=started_at,
-                used_up=answer.exhausted,
+            uid = studies.get_own_study(self._catalog.state, name, "").record.study.uid
+            for _ in range(_TRIES):
+                with contextlib.suppress(trials.OutdatedPoints):
+                    return await self._suggest_once(name, client_id, count, uid, started_at)
+            raise Unavailable(
+                f'Other servers have taken the points for "{name}" {_TRIES} times. Try again.',
+                retry_after=_RETRY_AFTER,
             )
+
+    async def _suggest_once(
+        self, name: StudyName, client_id: str, count: int, uid: str, started_at: float
+    ) -> StudyOperationRecord:
+        """Raises OutdatedPoints if the state is a newer one now."""
+        before = studies.get_own_study(self._catalog.state, name, "", uid=uid)
+        answer = await self._find_points(before, client_id, count)
+        block = studies.get_study(self._catalog.state, name, uid=uid)
+        has_any = trials.list_leased_trials(block, client_id, 1)
+        if answer.exhausted and not answer.points and not has_any:
+            await self._catalog.change(trials.mark_used_up, name, uid=uid)
+            raise ResourceExhausted(
+                f'Every point of the search space of "{name}" has been a trial: there is nothing new to '
+                "suggest."
+            )
+        return await self._catalog.change(
+            trials.suggest_trials,
+            name,
+            client_id,
+            count,
+            uid=uid,
+            last_trial=before.record.last_trial,
+            points=answer.points,
+            started_at=started_at,
+            used_up=answer.exhausted,
+        )
 
     async def _find_points(self, block: StudyBlock, client_id: str, count: int) -> SuggestionAnswer:
         """Points for the trials that have to be new; none if there are enough."""

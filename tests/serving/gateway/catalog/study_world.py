@@ -55,6 +55,7 @@ class StudyWorld(World):
             client,
             count,
             uid=self.block.record.study.uid,
+            last_trial=self.block.record.last_trial,
             points=[] if used_up else [point(number) for number in range(missing)],
             started_at=1.0,
             used_up=used_up,

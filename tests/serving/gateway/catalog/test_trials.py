@@ -135,6 +135,31 @@ def test_numbers_are_not_used_again() -> None:
         world.trial(2)
 
 
+def test_points_of_an_old_state_are_refused_where_a_later_trial_has_one() -> None:
+    """Those that earlier trials have are known to whoever makes points."""
+    world = StudyWorld()
+    uid, points = world.block.record.study.uid, [point(0), point(1)]
+    world.suggest("a", 2)
+
+    def suggest(last_trial: int) -> Any:
+        return world.do(
+            trials.suggest_trials, NAME, "b", 2, uid=uid, last_trial=last_trial, points=points, started_at=1.0
+        )
+
+    with pytest.raises(trials.OutdatedPoints):
+        suggest(0)
+    assert suggest(2).suggested == (3, 4)
+
+
+def test_nothing_to_hand_out_any_more_is_no_suggestion() -> None:
+    """What was there is another client's by now."""
+    world = StudyWorld()
+    uid = world.block.record.study.uid
+
+    with pytest.raises(trials.OutdatedPoints):
+        world.do(trials.suggest_trials, NAME, "b", 1, uid=uid, last_trial=0, points=[], started_at=1.0)
+
+
 def test_a_used_up_study_is_completed_until_trials_go() -> None:
     world = StudyWorld()
     world.suggest("a")

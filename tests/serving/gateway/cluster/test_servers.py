@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,14 +15,16 @@ from serving.gateway.control.work_owner import LeaseTiming
 from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.shared.postgres_store import LeaseLost
-from serving.names import ModelName, VersionName
+from serving.names import ModelName, StudyName, VersionName
 from serving.resources import JobState, VersionState
 from tests.conftest import Report
 from tests.postgres import Postgres
+from tests.serving.gateway.catalog.study_world import CONFIG
 from tests.serving.gateway.cluster.world import JOBS, MODELS, Member, find_owner, run, until, write_model
 
 M = ModelName("p", "m")
 V = VersionName("p", "m", "v")
+STUDIES = "/v1/projects/p/locations/r/studies"
 # Long enough for a busy machine.
 QUICK = LeaseTiming(lasts=2.0, interval=0.2)
 
@@ -95,6 +98,28 @@ def test_a_refusal_is_one_by_the_newest_state(postgres: Postgres, tmp_path: Path
         assert M not in b.state.models
         await b.call("DELETE", f"{MODELS}/m")
         await a.call("POST", MODELS, {"name": "m"})
+
+    run(postgres.create_database(), tmp_path, main)
+
+
+def test_suggestions_of_one_moment_are_of_different_points(postgres: Postgres, tmp_path: Path) -> None:
+    """Also on a server that has not heard of the trials of the other: it would choose the same."""
+
+    async def suggest(member: Member) -> list[Any]:
+        """Ask for a trial; the parameters of all."""
+        asked = {"clientId": str(member.folder), "suggestionCount": 1}
+        await member.call("POST", f"{STUDIES}/s/trials:suggest", asked)
+        found = await member.call("GET", f"{STUDIES}/s/trials")
+        return [trial["parameters"] for trial in found["trials"]]
+
+    async def main(a: Member, b: Member) -> None:
+        await a.call("POST", f"{STUDIES}?studyId=s", {"studyConfig": CONFIG})
+        await until(lambda: StudyName("p", "r", "s") in b.state.studies)
+        await b.stop_following()
+        [known] = await suggest(a)
+        assert not b.state.studies[StudyName("p", "r", "s")].trial_count
+        first, second = await suggest(b)
+        assert first == known != second
 
     run(postgres.create_database(), tmp_path, main)
 

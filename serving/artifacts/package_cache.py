@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES, _ENVIRONMENT, _WARNINGS_FILE = "packages", "environment", "build.json"
 # Part of each digest; changes when the way of installing changes.
-_FORMAT = "2"
+_FORMAT = "3"
 _ISOLATED_WARNING = (
     "The packages need other versions than the server has: they run in an environment of their own, and "
     "nodes start it cold."

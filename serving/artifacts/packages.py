@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -439,7 +439,11 @@ def _mentions_package(text: str, wheel: Path) -> bool:
 def _find_warnings(target: Path) -> Iterator[str]:
     if not any(file.suffix in {".py", ".pyc", ".so"} for file in target.rglob("*")):
         yield "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts."
-    for module in pkgutil.iter_modules(map(str, search_path(target))):
+
+
+def find_hidden_modules(folders: Iterable[Path]) -> Iterator[str]:
+    """Warnings for whoever runs installed packages where the server's own modules are found first."""
+    for module in pkgutil.iter_modules(map(str, folders)):
         spec = None if module.name in _SERVER_MODULES else _find_server_module(module.name)
         # A folder without __init__.py has no loader, and hides nothing.
         if spec and spec.loader:

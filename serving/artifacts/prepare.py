@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from serving import container_engine
-from serving.artifacts import package_cache
+from serving.artifacts import package_cache, packages
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.package_imports import find_imported_framework
@@ -159,13 +159,15 @@ def prepare_version(
             )
         imported = map(find_imported_framework, code.folders)
         pilots += [framework.pilot for framework in imported if framework is not None]
+    # Another process than the server's forks finds the packages first.
+    hidden = () if code.interpreter else packages.find_hidden_modules(code.folders)
     return PreparedVersion(
         model_dir=str(model),
         packages=tuple(map(str, code.folders)),
         files=fetched.files,
         bytes=fetched.bytes,
         digest=fetched.digest,
-        warnings=(*warnings, *code.warnings),
+        warnings=(*warnings, *code.warnings, *hidden),
         pilot=next(iter(pilots), DEFAULT_PILOT),
         interpreter=code.interpreter,
     )

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from serving.artifacts.packages import InstallResult, install_packages, search_path
+from serving.artifacts.packages import InstallResult, find_hidden_modules, install_packages, search_path
 from serving.errors import LoadFailed
 from tests.end_to_end.models import wheel
 
@@ -187,9 +187,10 @@ def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
     """The server's modules are found first; a package's module of the same name is worth a word."""
     archive = wheel(tmp_path, "user", "1.0", {"json.py": "", "numpy/__init__.py": "", "mine.py": ""})
 
-    warnings = install_packages([archive], tmp_path / "target").warnings
+    found = install_packages([archive], tmp_path / "target")
 
-    assert [text.split(" (")[0] for text in sorted(warnings)] == [
+    assert found.warnings == ()
+    assert [text.split(" (")[0] for text in sorted(find_hidden_modules([tmp_path / "target"]))] == [
         "The server has a module json of its own",
         "The server has a module numpy of its own",
     ]
@@ -198,11 +199,9 @@ def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
 def test_a_loaded_module_without_spec_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mine", ModuleType("mine"))
 
-    warnings = install_packages(
-        [wheel(tmp_path, "user", "1.0", {"mine.py": ""})], tmp_path / "target"
-    ).warnings
+    install_packages([wheel(tmp_path, "user", "1.0", {"mine.py": ""})], tmp_path / "target")
 
-    assert warnings == ()
+    assert list(find_hidden_modules([tmp_path / "target"])) == []
 
 
 def test_a_package_without_modules_is_a_warning(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ class ClusterSupervisor:
 
     def _run_program(self, program: Program) -> None:
         self._program = program
-        for warning in program.installed.warnings:
+        # Those of trials have been written once for all.
+        for warning in () if self._request.trial else program.installed.warnings:
             self._write_note(warning, "WARNING")
         if obstacle := self._launcher.set_program(program):
             self._write_note(f"Replicas start cold: {obstacle}.")

@@ -60,8 +60,13 @@ def choose_model(models: Sequence[str], job_dir: str, path: str) -> str:
     root = f"{job_dir.removeprefix('file://').rstrip('/')}/{path.strip('/')}".rstrip("/")
     found = [model for model in models if model == root or model.startswith(f"{root}/")]
     if not found:
-        others = f" There are {_list_names(models)}." if models else ""
-        raise NotFound(f"There is no model that can be deployed in {root}.{others}")
+        hint = (
+            f"There are {_list_names(models)}."
+            if models
+            else "A program leaves one below its --job-dir: a SavedModel, model.joblib, model.bst or another "
+            "file that versions are deployed from."
+        )
+        raise NotFound(f"There is no model that can be deployed in {root}. {hint}")
     if len(found) > 1:
         raise FailedPrecondition(
             f"There are several models in {root}: {_list_names(found)}. Say which one by its path below the "

@@ -19,7 +19,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "parse": "reading the request",
     "encode": "writing the answer",
     "gateway": "passing it on in the server",
-    TRANSFER: "the way to the node and back",
+    TRANSFER: "the way to the node and back, with waits for a processor",
 }
 _START: Final = "start"
 _QUEUES: Final = frozenset({"wait", "queue"})

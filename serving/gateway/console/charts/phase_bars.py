@@ -35,7 +35,7 @@ _COLD_MEANINGS: Final[Mapping[str, str]] = {
 }
 _COMMON_MEANINGS: Final[Mapping[str, str]] = {
     "gateway": "passed on",
-    TRANSFER: "on the way to the node and back",
+    TRANSFER: "on the way to the node and back, or without a processor",
     "parse": "read",
     "wait": "waited in the node's queue",
     "infer": "computed by the model",
@@ -120,7 +120,7 @@ def view_answers(phases: PhaseHistograms, started: PhaseHistograms = ()) -> Sequ
     groups = (
         ("Met a ready node", _WARM_MEANINGS, warm),
         ("Waited for the start of a node", _COLD_MEANINGS, waits if cold else {}),
-        ("Of both, once a node had them", _COMMON_MEANINGS, common),
+        ("By part, of both" if cold else "By part", _COMMON_MEANINGS, common),
     )
     shown = [(title, meanings, _drop_empty(those)) for title, meanings, those in groups]
     return [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 
+from serving.errors import Unavailable
 from serving.gateway.access.policy import ADMIN
 from serving.model_schema import TensorSpec
 from tests.serving.gateway.console.pages.test_versions import PAGE, store_ready_version
@@ -79,3 +80,34 @@ def test_only_who_may_read_logs_sees_them(tmp_path: Path) -> None:
             assert "a secret" in await browser.open(PAGE)
 
     run(tmp_path, main, access="on")
+
+
+def test_requests_that_waited_are_listed_with_the_reason(tmp_path: Path) -> None:
+    """On the page as by the API, and where the time of answers goes."""
+    store_ready_version(tmp_path, NUMBER)
+
+    async def main(world: World) -> None:
+        (record,) = world.gateway._catalog.state.versions.values()
+        async with world.browser() as browser:
+            assert "No request has waited for a node" in await browser.open(PAGE)
+            world.gateway._waits.record_refusal(record.uid, (2.0, 0.0, ()), Unavailable(EVIL), "id-1")
+            world.gateway._prediction_stats.get_or_create(record.uid).count_answer(
+                (0.02, 0.018, ()), 200, 1, 1
+            )
+            for path in (PAGE, f"{PAGE}/waits"):
+                page = await browser.open(path)
+                assert "<script>document" not in page
+                text = visible_text(page)
+                assert "Waited 2 s, and no node answered. <script>document" in text
+                assert "id-1" in text
+            assert "Of 20 ms that a ready node's answer takes on average, 18 ms are the way" in visible_text(
+                await browser.open(f"{PAGE}/state")
+            )
+        found = (await world.api.client.get("/waits/projects/p/models/m/versions/v1")).json()
+        (wait,) = found["waits"]
+        assert (wait["requestId"], wait["status"], wait["ms"]) == ("id-1", 503, 2000.0)
+        assert wait["phasesMs"] == {"in_vain": 2000.0}
+        assert wait["summary"].startswith("Waited 2 s, and no node answered.")
+        assert (await world.api.client.get("/waits/projects/p/models/m/versions/v2")).status_code == 404
+
+    run(tmp_path, main)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serving.gateway.console import rendering
-from tests.chromium import fits, needs_chromium, running_chromium
+from tests.chromium import fits, list_serious_issues, needs_chromium, running_chromium
 from tests.end_to_end import models
 from tests.end_to_end.conftest import CLOSED, Files
 from tests.server import Server, running_server
@@ -252,6 +252,21 @@ def test_pages_fit_narrow_screens_and_raise_no_error(server: Server, page: Page,
     page.goto(f"{server.url}/console/projects/local/{name}")
     assert fits(page)
     assert errors == []
+
+
+def test_a_visitor_switches_between_projects(server: Server, page: Page) -> None:
+    """With keys, and with the menu open on a narrow screen."""
+    server.create_model("projects/elsewhere/models/m")
+    page.goto(f"{server.url}/console/projects/local/operations")
+    page.locator("summary", has_text="Project local").press("Enter")
+    assert fits(page)
+    assert list_serious_issues(page) == []
+    page.get_by_role("link", name="elsewhere", exact=True).press("Enter")
+    page.get_by_text("There is no operation in project elsewhere yet.").wait_for()
+    page.locator("summary", has_text="Project elsewhere").click()
+    page.get_by_role("link", name="All projects").click()
+    page.get_by_role("heading", name="Versions of all projects").wait_for()
+    server.call("DELETE", "projects/elsewhere/models/m")
 
 
 def test_trials_are_drawn(page: Page) -> None:

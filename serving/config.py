@@ -284,6 +284,23 @@ class ServeConfig(ServerSettings):
         "folder still has logs, caches and files of versions. When left out, the state is in state.db there.",
         is_secret=True,
     )
+    peer_host: str = setting(
+        "127.0.0.1",
+        "Address at which other servers of the same database reach this one; beyond this machine it takes "
+        "peer_cert, peer_key and peer_ca.",
+    )
+    peer_port: str = setting(
+        "0",
+        "Port at which they do: a number, 0 for a free one, or off: this server then answers all that it is "
+        "asked, and no other asks it.",
+        choices=(OFF,),
+        or_port=True,
+    )
+    peer_ca: str = setting(
+        "", "PEM file with the authority whose certificates only the servers of this database have."
+    )
+    peer_cert: str = setting("", "PEM file with the certificate chain that this server shows to the others.")
+    peer_key: str = setting("", "PEM file with the key of that certificate.")
     default_project: str = setting(
         "local",
         "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",

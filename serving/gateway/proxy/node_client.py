@@ -75,7 +75,7 @@ class ReceiveBudget:
         self.reserved -= size
 
 
-class _NodeConnection(FrameProtocol):
+class NodeConnection(FrameProtocol):
     """An open connection and the requests in flight on it, by frame number."""
 
     def __init__(self, max_answer_bytes: int, budget: ReceiveBudget) -> None:
@@ -151,7 +151,7 @@ class NodeClient:
         self.address = address
         self._max_answer_bytes = max_answer_bytes
         self._budget = budget
-        self._connection: _NodeConnection | None = None
+        self._connection: NodeConnection | None = None
         self._connect_task: asyncio.Task[OSError | None] | None = None
         self._last_number = 0
         self._closed = False
@@ -176,7 +176,7 @@ class NodeClient:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_unix_connection(
-                lambda: _NodeConnection(self._max_answer_bytes, self._budget), self.address
+                lambda: NodeConnection(self._max_answer_bytes, self._budget), self.address
             )
         except OSError as error:
             return error

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
@@ -29,6 +31,9 @@ from serving.gateway.proxy.observation import (
     RequestTiming,
     RequestTrace,
 )
+from serving.gateway.proxy.peers.hop import Hop
+from serving.gateway.proxy.peers.peer_client import PeerClient
+from serving.gateway.proxy.peers.peer_protocol import ForwardedHead, encode_head
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.retry import RetryingSender
 from serving.gateway.proxy.route import PredictionRoute, parse_route
@@ -42,9 +47,16 @@ from serving.gateway.proxy.timeouts import (
     deadline_exceeded_error,
     drop_tracebacks,
 )
-from serving.gateway.request_context import identify_request, set_request_id
-from serving.http_headers import REQUEST_ID, TIMEOUT, Scope, body_too_large, parse_timeout
-from serving.protocols import DEFAULT_METADATA
+from serving.gateway.request_context import get_caller, identify_request, set_request_id
+from serving.http_headers import (
+    CONTENT_ENCODING,
+    REQUEST_ID,
+    TIMEOUT,
+    Scope,
+    body_too_large,
+    parse_timeout,
+)
+from serving.protocols import DEFAULT_METADATA, Dialect
 from serving.protocols.paths import parse_prediction_path, wrong_method_error
 from serving.transport.content_encoding import check_encoding
 from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
@@ -52,11 +64,33 @@ from serving.transport.request import PREDICT_SUFFIX, PredictionRequest
 logger = logging.getLogger(__name__)
 
 
+# Headers of a request that are not passed on to another server: it gets the first two in another form, the
+# body unpacked, and no tokens.
+_KEPT_HEADERS = frozenset({REQUEST_ID, TIMEOUT, CONTENT_ENCODING, b"authorization", b"content-length"})
+_GRPC_DIALECTS = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
+
+
+class PeerRouter(Protocol):
+    """Knows which requests other servers answer; see `serving.gateway.control.server_placement`."""
+
+    def find_peer(self, key: str) -> PeerClient | None:
+        """An owner of a version that is connected; None if this server answers."""
+
+    def is_full(self, key: str) -> bool:
+        """Whether this server would have to turn down a request for a version: another one may answer it."""
+
+    def on_hop_ended(self, outcome: str, seconds: float) -> None:
+        """`seconds` are those of the hop alone, of one that was answered."""
+
+
 class PredictionProxy:
     """The HTTP server's handler of prediction requests: proxies each to a node of its version.
 
-    `default_project` is the project of models that a client names without one.
+    `default_project` is the project of models that a client names without one. `peers` is set where several
+    servers share a database.
     """
+
+    peers: PeerRouter | None = None
 
     def __init__(
         self,
@@ -184,6 +218,8 @@ class ProxiedRequest:
     retry_deadline: Deadline | None = None
     waits: tuple[Lease, ...] = ()
     losses = deaths = 0
+    is_forwarded = False  # another server has passed it on, after its own checks
+    _hop: Hop | None = None
     _trace: RequestTrace | None = None
     _admitted_target: RouteTarget | None = None
     _limited_target: RouteTarget | None = None
@@ -238,6 +274,11 @@ class ProxiedRequest:
         if head.length > proxy.max_body_bytes:
             raise body_too_large(proxy.max_body_bytes)
 
+    def admit_forwarded(self, target: RouteTarget) -> None:
+        """Take a request that another server has checked."""
+        self.is_forwarded = True
+        self._admitted_target = target
+
     def dispatch(self) -> None:
         """Send the request to a free node, or wait for one. Raises the ServingError to refuse it with."""
         proxy, client_request = self._proxy, self._client_request
@@ -250,9 +291,14 @@ class ProxiedRequest:
         self.timeout = timeout = longest if given is None else min(parse_timeout(given), longest)
         self.deadline = asyncio.get_running_loop().time() + timeout
         target = self.find_target()  # again: it may have been deleted while the body was received
-        if proxy.limits is not None:
+        if proxy.limits is not None and not self.is_forwarded:
             proxy.limits.acquire(target)
             self._limited_target = target
+        peers = proxy.peers
+        if peers is not None and not self.is_forwarded:
+            peer = peers.find_peer(target.spec.key)
+            if peer is not None and self._begin_hop(peer, peers):
+                return
         lease = proxy.activator.try_lease(target.spec)
         if lease is None:
             proxy.start_retry(self)
@@ -266,6 +312,57 @@ class ProxiedRequest:
         self._timeout_bucket = bucket = proxy.timeouts.bucket_for(timeout)
         bucket.add(self)
         self.send(client, lease, self, timeout, lease.granted)
+
+    # ---- at another server
+
+    def _begin_hop(self, peer: PeerClient, peers: PeerRouter) -> bool:
+        """Pass the request on as it came; False if it has to be answered here."""
+        head = self._client_request.head
+        path = head.prediction_path
+        address, dialect = None, ""
+        if path is not None and path.dialect in _GRPC_DIALECTS:
+            dialect, address = path.dialect.value, (path.verb, path.model, path.version, path.label)
+        scope = self._identified_scope()
+        encoded = encode_head(
+            ForwardedHead(
+                method=head.method,
+                path=head.path,
+                headers=[header for header in head.headers if header[0] not in _KEPT_HEADERS],
+                version=self.target.spec.key,
+                request_id=self._request_id,
+                timeout=self.timeout,
+                principal=get_caller(scope).principal,
+                client=scope["client"],
+                dialect=dialect,
+                address=address,
+            )
+        )
+        if encoded is None:
+            return False
+        self._hop = hop = Hop(self, peer, self._proxy.timeouts.bucket_for(self.timeout), peers.on_hop_ended)
+        hop.start(encoded)
+        return True
+
+    def finish_hop(self, reply: NodeReply) -> None:
+        """Respond with the answer of another server, which has counted and logged it."""
+        self._hop = None
+        self._release_limits()
+        try:
+            self._client_request.respond(reply.status, reply.body, reply.headers)
+            if self._trace is not None:
+                self._trace.end(reply.status, version=str(self.target.name))
+        except Exception:
+            self.fail()
+
+    def answer_here(self) -> None:
+        """Go on as if there had been no hop."""
+        self._hop = None
+        self._proxy.start_retry(self)
+
+    def release_body(self) -> Callable[[], None]:
+        """What is returned ends the count of the body, which may stay in use after the request ends."""
+        size, self._held_bytes = self._held_bytes, 0
+        return partial(self._proxy.release_bytes, size)
 
     # ---- inside a node
 
@@ -344,6 +441,9 @@ class ProxiedRequest:
         if self.retry_deadline is not None:
             self.retry_deadline.cancel(is_late=is_late)
             return
+        if self._hop is not None:
+            self._hop.cancel()
+            self._hop = None
         if self._is_in_node:
             self._timeout_bucket.remove(self)
             self.cancel_in_node()
@@ -351,9 +451,8 @@ class ProxiedRequest:
         self.refuse(deadline_exceeded_error(self.timeout) if is_late else client_gone_error())
 
     def cancel_in_node(self) -> None:
-        """Withdraw it; the body's bytes may stay in use after the request ends."""
-        size, self._held_bytes = self._held_bytes, 0
-        self._node_client.cancel(self._frame_number, partial(self._proxy.release_bytes, size))
+        """Withdraw it from the node."""
+        self._node_client.cancel(self._frame_number, self.release_body())
 
     def _release_lease(self, reply: NodeReply | None) -> float:
         self._is_in_node = False

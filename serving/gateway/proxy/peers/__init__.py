@@ -1,0 +1,1 @@
+"""Predictions that one server of a database passes on to another: one connection between each two servers."""

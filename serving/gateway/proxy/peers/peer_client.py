@@ -1,0 +1,243 @@
+"""The connection to one other server, on which all requests for it go at the same time.
+
+It is opened ahead of requests, and watched: a peer that dies or stands still is not asked for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from serving.gateway.proxy.node_client import (
+    ConnectionLostError,
+    NodeConnection,
+    NodeReply,
+    ReceiveBudget,
+    ReplyCallback,
+)
+from serving.gateway.proxy.peers.peer_protocol import (
+    ACCEPTED,
+    CHALLENGE,
+    DECLINED,
+    HANDSHAKE_NUMBER,
+    HELLO_FRAME,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    PROOF_FRAME,
+    is_proof,
+    prove,
+)
+from serving.transport.framing import PING_FRAME, PREDICT_FRAME, REQUEST_HEADER, Body, FrameError
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two probes, and how many of them in a row may pass without a sign of life.
+PROBE_SECONDS = 0.5
+_MOST_SILENT_PROBES = 4
+_CONNECT_SECONDS = 2.0
+_MAX_NUMBER = (1 << 32) - 1
+
+
+class PeerAddress(NamedTuple):
+    """Where another server takes requests; `id` is the server's."""
+
+    id: str
+    host: str
+    port: int
+
+
+class ReceiveLimits(NamedTuple):
+    """Of answers: bytes of one, and of all long ones together."""
+
+    max_answer_bytes: int
+    budget: ReceiveBudget
+
+
+class PeerClient:
+    """`on_change` is called when requests can be sent, and when they cannot any more.
+
+    `tls` is None on a machine's own loopback addresses.
+    """
+
+    def __init__(
+        self,
+        address: PeerAddress,
+        secret: bytes,
+        tls: ssl.SSLContext | None,
+        limits: ReceiveLimits,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self._secret = secret
+        self._tls = tls
+        self._limits = limits
+        self._on_change = on_change
+        self._connection: _PeerConnection | None = None
+        self._connect_task: asyncio.Task[None] | None = None
+        self._last_number = HANDSHAKE_NUMBER
+        self._silent_probes = 0
+        self._is_closed = False
+        self._trouble = ""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a request can be sent; False as soon as the connection is lost."""
+        connection = self._connection
+        return connection is not None and connection.transport is not None and not connection.is_closing
+
+    def probe(self) -> None:
+        """Connect, or see that the peer still answers. Call it each PROBE_SECONDS."""
+        if self._is_closed:
+            return
+        connection = self._connection
+        if connection is None:
+            if self._connect_task is None:
+                self._connect_task = asyncio.create_task(self._connect(), name=f"peer {self.address.id}")
+            return
+        # Rounds, not seconds: if this server stood still, the peer is not to blame.
+        self._silent_probes = 0 if connection.has_read else self._silent_probes + 1
+        if self._silent_probes >= _MOST_SILENT_PROBES:
+            self._note_trouble("it does not answer")
+            connection.abort()
+            return
+        connection.has_read = False
+        number = self._next_number()
+        connection.send(number, REQUEST_HEADER.pack(PING_FRAME, 0, number, 0, 0.0, 0, 0))
+
+    def send(self, callback: ReplyCallback, head: bytes, body: Body, timeout: float) -> int:
+        """Send a request on the open connection; returns its number. Raises as `NodeClient.send` does."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLostError
+        number = self._next_number()
+        connection.callbacks[number] = callback
+        size = len(head)
+        front = REQUEST_HEADER.pack(PREDICT_FRAME, 0, number, 0, timeout, size, size + len(body))
+        connection.send(number, front + head, body)
+        return number
+
+    def cancel(self, number: int, on_freed: Callable[[], None]) -> None:
+        """As `NodeClient.cancel`."""
+        if self._connection is None:
+            on_freed()
+        else:
+            self._connection.cancel_request(number, on_freed)
+
+    def close(self) -> None:
+        """Close the connection once all pending replies have arrived."""
+        self._is_closed = True
+        if self._connect_task is not None:
+            self._connect_task.cancel()
+        connection = self._connection
+        if connection is not None:
+            connection.is_closing = True
+            connection.on_frames_read()
+
+    def _next_number(self) -> int:
+        self._last_number = self._last_number % _MAX_NUMBER + 1
+        return self._last_number
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        connection = _PeerConnection(self._limits, self._secret, self._on_lost)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await loop.create_connection(
+                    lambda: connection, self.address.host, self.address.port, ssl=self._tls
+                )
+                await connection.accepted
+        except (OSError, TimeoutError, FrameError) as error:
+            connection.abort()
+            self._note_trouble(str(error) or "it does not answer")
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        else:
+            if connection.transport is not None:
+                self._connection = connection
+                self._silent_probes = 0
+                self._note_trouble("")
+                self._on_change()
+        finally:
+            self._connect_task = None
+
+    def _on_lost(self, connection: _PeerConnection) -> None:
+        if connection is self._connection:
+            self._connection = None
+            self._on_change()
+
+    def _note_trouble(self, trouble: str) -> None:
+        if trouble and not self._trouble:
+            logger.warning("the server at %s:%d cannot be reached: %s", *self.address[1:], trouble)
+        elif self._trouble and not trouble:
+            logger.info("the server at %s:%d is reached again", *self.address[1:])
+        self._trouble = trouble
+
+
+class _PeerConnection(NodeConnection):
+    """`accepted` is done after the handshake; it fails with FrameError or ConnectionError."""
+
+    def __init__(
+        self, limits: ReceiveLimits, secret: bytes, on_lost: Callable[[_PeerConnection], None]
+    ) -> None:
+        super().__init__(limits.max_answer_bytes, limits.budget)
+        self._secret = secret
+        self._on_lost = on_lost
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.has_read = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._send_handshake(HELLO_FRAME, self._nonce)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        # Nothing of what was not sent has been begun.
+        for number in list(self._unsent):
+            callback = self.callbacks.pop(number, None)
+            if callback is not None:
+                callback.on_reply(NodeReply(DECLINED, (), b""))
+        super().connection_lost(error)
+
+    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
+        return self.accepted.done() and super().accept_frame(head, size)
+
+    def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
+        if head[0] == HANDSHAKE_NUMBER:
+            self._on_handshake(head[1], bytes(body))
+        else:
+            super().on_frame(head, front, body)
+
+    def on_frames_read(self) -> None:
+        self.has_read = True
+        super().on_frames_read()
+
+    def on_close(self) -> None:
+        if not self.accepted.done():
+            self.accepted.set_exception(ConnectionResetError("it closed the connection"))
+            self.accepted.exception()  # it may be waited for by nobody
+        self._on_lost(self)
+        super().on_close()
+
+    def _on_handshake(self, status: int, body: bytes) -> None:
+        if self.accepted.done():
+            raise FrameError
+        if status == CHALLENGE:
+            proof, nonce = body[:PROOF_BYTES], body[PROOF_BYTES:]
+            if not is_proof(proof, self._secret, b"server", self._nonce):
+                self.accepted.set_exception(FrameError("it is no server of this database"))
+                raise FrameError
+            self._send_handshake(PROOF_FRAME, prove(self._secret, b"client", nonce))
+        elif status == ACCEPTED:
+            self.accepted.set_result(None)
+        else:
+            raise FrameError
+
+    def _send_handshake(self, kind: int, body: bytes) -> None:
+        self.send(
+            HANDSHAKE_NUMBER, REQUEST_HEADER.pack(kind, 0, HANDSHAKE_NUMBER, 0, 0.0, 0, len(body)), body
+        )

@@ -1,0 +1,147 @@
+"""What servers say to each other: frames as between gateway and node, after a handshake.
+
+Both sides of a new connection prove that they know the secret of their database, and neither tells it: the
+client sends a nonce (HELLO), the server answers with its proof and a nonce of its own (CHALLENGE), the client
+with its proof (PROOF), and the server accepts it. All that stands outside of the handshake is a request of a
+peer, so nothing that a client of the API sends can be taken for one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from serving.config import ServeConfig, is_loopback
+from serving.errors import InvalidArgument
+from serving.protocols import Dialect
+from serving.protocols.paths import PredictionPath
+from serving.transport.framing import MAX_PREFIX_BYTES
+
+# Kinds of frames besides those of `serving.transport.framing`.
+HELLO_FRAME, PROOF_FRAME = 16, 17
+# Frames of the handshake have this number; requests have others.
+HANDSHAKE_NUMBER = 0
+# Status of answers that are none of HTTP: of the handshake, and of a request that the server leaves to the
+# other.
+CHALLENGE, ACCEPTED, DECLINED, PONG = 1, 2, 3, 4
+NONCE_BYTES = PROOF_BYTES = 32
+# The last header line of an answer: how many seconds the server took for it.
+ANSWER_SECONDS = b"x-pilotlight-answer-seconds"
+
+
+class ForwardedHead(msgspec.Struct, frozen=True, array_like=True):
+    """A request as it came, without its body and its token, and what the first server knows of it.
+
+    `version` is the key of the version that it is for, `principal` who sent it ("" without access control). A
+    call over gRPC names its model in its body, which was read already: `address` has the model, version and
+    label.
+    """
+
+    method: str
+    path: str
+    headers: Sequence[tuple[bytes, bytes]]
+    version: str
+    request_id: bytes
+    timeout: float
+    principal: str = ""
+    client: tuple[str, int] | None = None
+    dialect: str = ""
+    address: tuple[str, str, str, str] | None = None
+
+    @property
+    def prediction_path(self) -> PredictionPath | None:
+        """Where the request names its model outside of its path; None for HTTP."""
+        if self.address is None:
+            return None
+        verb, model, version, label = self.address
+        return PredictionPath(Dialect(self.dialect), verb, model, version=version, label=label)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(ForwardedHead)
+
+
+def encode_head(head: ForwardedHead) -> bytes | None:
+    """None if it is too long to be passed on."""
+    encoded = _ENCODER.encode(head)
+    return encoded if len(encoded) <= MAX_PREFIX_BYTES else None
+
+
+def decode_head(encoded: bytes) -> ForwardedHead:
+    """Raises msgspec.DecodeError."""
+    return _DECODER.decode(encoded)
+
+
+def prove(secret: bytes, role: bytes, nonce: bytes) -> bytes:
+    """The proof of the server or the client of a connection (`role`) for the nonce of the other."""
+    return hmac.digest(secret, role + nonce, "sha256")
+
+
+def is_proof(proof: bytes, secret: bytes, role: bytes, nonce: bytes) -> bool:
+    return len(nonce) == NONCE_BYTES and hmac.compare_digest(proof, prove(secret, role, nonce))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """How servers encrypt what they say to each other, and know each other's certificates."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+    @classmethod
+    def from_settings(cls, config: ServeConfig) -> Self | None:
+        """None without certificates, which only a loopback address may do without.
+
+        Raises InvalidArgument for settings that cannot be used.
+        """
+        files = {
+            "--peer-ca": config.peer_ca,
+            "--peer-cert": config.peer_cert,
+            "--peer-key": config.peer_key,
+        }
+        if not any(files.values()):
+            if not is_loopback(config.peer_host):
+                raise InvalidArgument(
+                    f"Other servers reach this one at {config.peer_host} (setting peer_host), which is no "
+                    "loopback address: that takes certificates (--peer-ca, --peer-cert, --peer-key)."
+                )
+            return None
+        if missing := [flag for flag, file in files.items() if not file]:
+            raise InvalidArgument(f"Certificates between servers also take {', '.join(missing)}.")
+        for flag, file in files.items():
+            try:
+                Path(file).read_bytes()
+            except OSError as error:
+                raise InvalidArgument(f"Cannot read {flag} {file}: {error.strerror}.") from error
+        try:
+            return cls(
+                _create_context(ssl.PROTOCOL_TLS_SERVER, config),
+                _create_context(ssl.PROTOCOL_TLS_CLIENT, config),
+            )
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidArgument(
+                f"--peer-ca, --peer-cert and --peer-key do not work together: {error}. All must be PEM "
+                "files, the key that of the certificate and without a password."
+            ) from error
+
+
+def _create_context(side: int, config: ServeConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    # Any certificate of this authority is a server's, whatever name it has: addresses of servers come and go.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(config.peer_ca)
+    context.load_cert_chain(config.peer_cert, config.peer_key, password=_no_password)
+    return context
+
+
+def _no_password() -> str:
+    # Otherwise OpenSSL would prompt for one on the terminal.
+    return ""

@@ -1,0 +1,307 @@
+"""Takes requests that other servers pass on, and has them answered here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from serving.errors import ServingError, Unavailable
+from serving.gateway.proxy.peers.peer_protocol import (
+    ACCEPTED,
+    ANSWER_SECONDS,
+    CHALLENGE,
+    DECLINED,
+    HANDSHAKE_NUMBER,
+    HELLO_FRAME,
+    NONCE_BYTES,
+    PONG,
+    PROOF_FRAME,
+    ForwardedHead,
+    decode_head,
+    is_proof,
+    prove,
+)
+from serving.gateway.request_context import Caller, set_caller
+from serving.http_headers import BODY_LENGTH, REQUEST_ID, TIMEOUT, Headers, Scope
+from serving.protocols import Dialect
+from serving.protocols.errors import render_error
+from serving.protocols.paths import PredictionPath, detect_dialect
+from serving.transport.framing import (
+    CANCEL_FRAME,
+    PING_FRAME,
+    PREDICT_FRAME,
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    Body,
+    FrameError,
+    FrameProtocol,
+    encode_header_lines,
+)
+from serving.transport.request_head import RequestHead
+
+logger = logging.getLogger(__name__)
+
+# Seconds in which a new connection must prove that it is a peer's, and how many may be about to.
+_HANDSHAKE_SECONDS, _MOST_HANDSHAKES = 5.0, 64
+# The protocol bounds its frames; bodies over `max_body_bytes` are left to the other server.
+_MOST_FRAME_BYTES = 1 << 40
+
+
+class ForwardedRequestHead(RequestHead):
+    """The head of a request that another server got."""
+
+    __slots__ = ("_forwarded",)
+
+    def __init__(self, forwarded: ForwardedHead, length: int) -> None:
+        # The first of a name counts.
+        headers = (
+            (REQUEST_ID, forwarded.request_id),
+            (TIMEOUT, repr(forwarded.timeout).encode()),
+            *forwarded.headers,
+        )
+        super().__init__(forwarded.method, forwarded.path, headers, length=length)
+        self.encoding = ""  # the body was unpacked
+        self._forwarded = forwarded
+
+    @property
+    def prediction_path(self) -> PredictionPath | None:
+        return self._forwarded.prediction_path or super().prediction_path
+
+
+class ForwardedCall:
+    """A request from another server, and its reply; see `serving.transport.request.PredictionRequest`.
+
+    `version` is the key of the version that the other server has it answered by.
+    """
+
+    __slots__ = (
+        "_connection", "_forwarded", "_number", "_scope", "_started_at", "body", "head", "on_disconnect",
+        "response_complete", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: _ServerConnection, number: int, forwarded: ForwardedHead, body: bytes
+    ) -> None:
+        self._connection = connection
+        self._number = number
+        self._forwarded = forwarded
+        self._scope: Scope | None = None
+        self._started_at = asyncio.get_running_loop().time()
+        self.head = ForwardedRequestHead(forwarded, len(body))
+        self.body = body
+        self.on_disconnect: Callable[[], None] | None = None
+        self.state: Any = None
+        self.response_complete = False
+
+    @property
+    def version(self) -> str:
+        return self._forwarded.version
+
+    @property
+    def is_past_deadline(self) -> bool:
+        return False
+
+    @property
+    def scope(self) -> Scope:
+        """The head as an ASGI scope, with its caller as the other server knows it."""
+        scope = self._scope
+        if scope is None:
+            head = self.head
+            scope = self._scope = {
+                "type": "http",
+                "http_version": head.version,
+                "method": head.method,
+                "path": head.path,
+                "headers": head.headers,
+                "client": self._forwarded.client,
+                BODY_LENGTH: head.length,
+            }
+            set_caller(scope, Caller(self._forwarded.principal))
+        return scope
+
+    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        if self.response_complete:
+            return
+        seconds = asyncio.get_running_loop().time() - self._started_at
+        front = encode_header_lines((*headers, (ANSWER_SECONDS, b"%.6f" % seconds)))
+        self._finish(status, front, body)
+
+    def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
+        dialect = self._forwarded.dialect
+        status, body, own = render_error(
+            error, Dialect(dialect) if dialect else detect_dialect(self.head.path)
+        )
+        self.respond(status, body, (*own, *headers))
+
+    def decline(self) -> None:
+        """Leave the request to the other server: nothing was done for it."""
+        if not self.response_complete:
+            self._finish(DECLINED, b"", b"")
+
+    def disconnect(self) -> None:
+        """The other server does not wait any more."""
+        if self.response_complete:
+            return
+        on_gone = self.on_disconnect
+        self._clear_references()
+        if on_gone is not None:
+            on_gone()
+
+    def _finish(self, status: int, front: bytes, body: bytes) -> None:
+        connection, number = self._connection, self._number
+        self._clear_references()
+        connection.reply(number, status, front, body)
+
+    def _clear_references(self) -> None:
+        self.response_complete = True
+        self.body = b""
+        self.on_disconnect = self.state = None
+        self._connection.calls.pop(self._number, None)
+
+
+# Answers a call, now or later.
+CallHandler = Callable[[ForwardedCall], None]
+
+
+class PeerServer:
+    """Listens for other servers from `start` on. `max_body_bytes` bounds what is taken."""
+
+    def __init__(
+        self, handler: CallHandler, secret: bytes, tls: ssl.SSLContext | None, max_body_bytes: int
+    ) -> None:
+        self._handler = handler
+        self.secret = secret
+        self._tls = tls
+        self.max_body_bytes = max_body_bytes
+        self.is_draining = False
+        self.connections: set[_ServerConnection] = set()
+        self._idle = asyncio.Event()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _ServerConnection(self), sock=listener, ssl=self._tls)
+
+    def begin_drain(self) -> None:
+        """Take no more requests."""
+        self.is_draining = True
+
+    async def stop(self, seconds: float) -> None:
+        """Close all connections once what is being answered is, within so many seconds."""
+        self.begin_drain()
+        if self._server is not None:
+            self._server.close()
+        if self._count_calls():
+            self._idle.clear()
+            try:
+                await asyncio.wait_for(self._idle.wait(), seconds)
+            except TimeoutError:
+                logger.warning("%d requests of other servers were not answered in time", self._count_calls())
+        for connection in list(self.connections):
+            connection.close_when_sent()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether too many connections have yet to prove whose they are."""
+        return sum(not connection.is_accepted for connection in self.connections) > _MOST_HANDSHAKES
+
+    def handle(self, call: ForwardedCall) -> None:
+        if self.is_draining or len(call.body) > self.max_body_bytes:
+            call.decline()
+            return
+        try:
+            self._handler(call)
+        except Exception:
+            logger.exception("a request of another server could not be answered")
+            call.respond_error(Unavailable("Internal error encountered."))
+
+    def on_call_ended(self) -> None:
+        if self.is_draining and not self._count_calls():
+            self._idle.set()
+
+    def _count_calls(self) -> int:
+        return sum(len(connection.calls) for connection in self.connections)
+
+
+class _ServerConnection(FrameProtocol):
+    """A connection of another server; `calls` are being answered."""
+
+    def __init__(self, server: PeerServer) -> None:
+        super().__init__(REQUEST_HEADER, _MOST_FRAME_BYTES)
+        self._server = server
+        self.calls: dict[int, ForwardedCall] = {}
+        self.is_accepted = False
+        self._nonce = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.connections.add(self)
+        if self._server.is_crowded:
+            self.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(_HANDSHAKE_SECONDS, self._end_handshake)
+
+    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
+        if not self.is_accepted:
+            raise FrameError
+        if size <= self._server.max_body_bytes:
+            return True
+        self.reply(head[2], DECLINED, b"", b"")
+        return False
+
+    def on_frame(self, head: tuple[Any, ...], prefix: bytes, body: Body) -> None:
+        kind, number = head[0], head[2]
+        if not self.is_accepted:
+            self._on_handshake(kind, bytes(body))
+        elif kind == PREDICT_FRAME:
+            try:
+                forwarded = decode_head(prefix)
+            except msgspec.DecodeError as error:
+                raise FrameError from error
+            call = self.calls[number] = ForwardedCall(self, number, forwarded, bytes(body))
+            self._server.handle(call)
+        elif kind == CANCEL_FRAME:
+            call_or_none = self.calls.get(number)
+            if call_or_none is not None:
+                call_or_none.disconnect()
+        elif kind == PING_FRAME:
+            self.reply(number, PONG, b"", b"")
+        else:
+            raise FrameError
+
+    def on_close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.connections.discard(self)
+        for call in list(self.calls.values()):
+            call.disconnect()
+        self._server.on_call_ended()
+
+    def reply(self, number: int, status: int, front: bytes, body: bytes) -> None:
+        size = len(front)
+        if self.transport is not None:
+            self.send(number, RESPONSE_HEADER.pack(number, status, size, size + len(body)) + front, body)
+        self._server.on_call_ended()
+
+    def _on_handshake(self, kind: int, body: bytes) -> None:
+        secret = self._server.secret
+        if kind == HELLO_FRAME and len(body) == NONCE_BYTES and not self._nonce:
+            self._nonce = secrets.token_bytes(NONCE_BYTES)
+            self.reply(HANDSHAKE_NUMBER, CHALLENGE, b"", prove(secret, b"server", body) + self._nonce)
+        elif kind == PROOF_FRAME and self._nonce and is_proof(body, secret, b"client", self._nonce):
+            self.is_accepted = True
+            self.reply(HANDSHAKE_NUMBER, ACCEPTED, b"", b"")
+        else:
+            raise FrameError
+
+    def _end_handshake(self) -> None:
+        if not self.is_accepted:
+            self.abort()

@@ -1,0 +1,273 @@
+"""The connection between two servers: who is let in, what goes over it, and how its end is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from serving.config import ServeConfig
+from serving.errors import InvalidArgument, NotFound, ServingError
+from serving.gateway.proxy.node_client import NodeReply, ReceiveBudget
+from serving.gateway.proxy.peers import peer_client
+from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
+from serving.gateway.proxy.peers.peer_protocol import (
+    ANSWER_SECONDS,
+    DECLINED,
+    HELLO_FRAME,
+    ForwardedHead,
+    PeerTls,
+    encode_head,
+)
+from serving.gateway.proxy.peers.peer_server import ForwardedCall, PeerServer
+from serving.gateway.request_context import get_caller
+from serving.transport.framing import MAX_PREFIX_BYTES, PREDICT_FRAME, REQUEST_HEADER
+from serving.transport.http_server import listen_tcp
+from tests.bounds import HANG_SECONDS
+from tests.certificates import write_certificate
+
+SECRET = b"s" * 32
+HEAD = ForwardedHead(
+    method="POST", path="/v1/projects/p/models/m:predict", headers=[(b"x-own", b"1")], version="uid",
+    request_id=b"r1", timeout=5.0, principal="user:ann@example.com", client=("10.0.0.1", 4000),
+)  # fmt: skip
+
+
+class Waiting:
+    """A callback that keeps what became of its request."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[NodeReply | str] = asyncio.get_running_loop().create_future()
+
+    def on_reply(self, reply: NodeReply) -> None:
+        self.ended.set_result(reply)
+
+    def on_reply_dropped(self, error: ServingError) -> None:
+        self.ended.set_result(error.message)
+
+    def on_connection_lost(self) -> None:
+        self.ended.set_result("lost")
+
+    async def reply(self) -> NodeReply:
+        reply = await self.ended
+        assert isinstance(reply, NodeReply), reply
+        return reply
+
+
+def ignore() -> None:
+    pass
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(HANG_SECONDS):
+            await main()
+
+    uvloop.run(bounded())
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handler: Callable[[ForwardedCall], None], tls: ssl.SSLContext | None = None, limit: int = 1 << 20
+) -> AsyncIterator[tuple[PeerServer, int]]:
+    server, listener = PeerServer(handler, SECRET, tls, limit), listen_tcp("127.0.0.1", 0)
+    await server.start(listener)
+    try:
+        yield server, listener.getsockname()[1]
+    finally:
+        await server.stop(1)
+
+
+def make_client(port: int, secret: bytes = SECRET, tls: ssl.SSLContext | None = None) -> PeerClient:
+    limits = ReceiveLimits(1 << 20, ReceiveBudget(1 << 20))
+    return PeerClient(PeerAddress("b", "127.0.0.1", port), secret, tls, limits, ignore)
+
+
+async def connect(client: PeerClient) -> bool:
+    """Whether the client was let in at its first try."""
+    client.probe()
+    task = client._connect_task
+    assert task is not None
+    await task
+    return client.is_connected
+
+
+def send(client: PeerClient, body: bytes = b"body", head: ForwardedHead = HEAD) -> Waiting:
+    waiting, encoded = Waiting(), encode_head(head)
+    assert encoded is not None
+    client.send(waiting, encoded, body, head.timeout)
+    return waiting
+
+
+def test_a_request_arrives_as_it_came_and_its_answer_too() -> None:
+    calls: list[ForwardedCall] = []
+
+    def handler(call: ForwardedCall) -> None:
+        calls.append(call)
+        if call.body == b"missing":
+            call.respond_error(NotFound("There is none."), ((b"x-request-id", b"r1"),))
+        else:
+            call.respond(201, call.body * 2, ((b"content-type", b"text/plain"),))
+
+    async def main() -> None:
+        async with serving(handler) as (_, port):
+            client = make_client(port)
+            assert await connect(client)
+            long = b"l" * 300_000
+            replies = [await waiting.reply() for waiting in (send(client), send(client, long))]
+            assert [(reply.status, reply.body) for reply in replies] == [(201, b"bodybody"), (201, long * 2)]
+            assert replies[0].headers[0] == (b"content-type", b"text/plain")
+            assert replies[0].headers[-1][0] == ANSWER_SECONDS
+            call = calls[0]
+            assert (call.version, call.head.path) == ("uid", HEAD.path)
+            assert call.head.prediction_headers[b"x-request-timeout"] == b"5.0"
+            assert (b"x-own", b"1") in call.head.headers
+            assert get_caller(call.scope).principal == "user:ann@example.com"
+            assert call.scope["client"] == ("10.0.0.1", 4000)
+            missing = await send(client, b"missing").reply()
+            assert (missing.status, b"There is none." in missing.body) == (404, True)
+            client.close()
+
+    run(main)
+
+
+def test_only_servers_of_the_database_are_let_in() -> None:
+    """Neither side tells the secret, or takes a request, before it knows the other."""
+
+    async def main() -> None:
+        calls: list[ForwardedCall] = []
+        async with serving(calls.append) as (server, port):
+            assert not await connect(make_client(port, b"o" * 32))
+            for kind in (PREDICT_FRAME, HELLO_FRAME):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(REQUEST_HEADER.pack(kind, 0, 1, 0, 1.0, 0, 4) + b"body")
+                assert await reader.read() == b""
+                writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /v1/projects/p/models/m:predict HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert await reader.read() == b""
+            writer.close()
+            assert not calls
+            assert await connect(make_client(port))
+            assert server.connections
+
+    run(main)
+
+
+def test_certificates_are_shown_on_both_sides(tmp_path: Path) -> None:
+    write_certificate(tmp_path)
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    config = ServeConfig(peer_host="10.0.0.7", peer_ca=cert, peer_cert=cert, peer_key=key)
+    tls = PeerTls.from_settings(config)
+    assert tls is not None
+    without = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    without.check_hostname, without.verify_mode = False, ssl.CERT_NONE
+
+    async def main() -> None:
+        async with serving(lambda call: call.respond(200, call.body), tls.server) as (_, port):
+            client = make_client(port, tls=tls.client)
+            assert await connect(client)
+            body = b"b" * 200_000
+            assert (await send(client, body).reply()).body == body
+            assert not await connect(make_client(port, tls=without))
+            assert not await connect(make_client(port))
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"peer_host": "0.0.0.0"}, "no loopback address"),
+        ({"peer_cert": "here.pem"}, "--peer-ca, --peer-key"),
+        ({"peer_ca": "/none", "peer_cert": "/none", "peer_key": "/none"}, "Cannot read --peer-ca /none"),
+    ],
+)
+def test_settings_that_let_others_in_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        PeerTls.from_settings(ServeConfig(**settings))
+
+
+def test_a_request_is_left_to_the_other_server() -> None:
+    """While this one drains, or where the body is over its limit; what is being answered is."""
+    calls: list[ForwardedCall] = []
+
+    async def main() -> None:
+        async with serving(calls.append, limit=1000) as (server, port):
+            client = make_client(port)
+            await connect(client)
+            assert (await send(client, b"l" * 200_000).reply()).status == DECLINED
+            assert (await send(client, b"l" * 1001).reply()).status == DECLINED
+            begun = send(client)
+            await wait_for(lambda: bool(calls))
+            stopping = asyncio.create_task(server.stop(HANG_SECONDS))
+            await wait_for(lambda: server.is_draining)
+            assert (await send(client).reply()).status == DECLINED
+            calls[0].respond(200, b"done")
+            assert (await begun.reply()).body == b"done"
+            await stopping
+            await wait_for(lambda: not client.is_connected)
+
+    run(main)
+
+
+def test_a_request_is_withdrawn_when_its_client_goes() -> None:
+    gone: list[str] = []
+
+    def handler(call: ForwardedCall) -> None:
+        call.on_disconnect = lambda: gone.append(call.version)
+
+    async def main() -> None:
+        async with serving(handler) as (server, port):
+            client = make_client(port)
+            await connect(client)
+            encoded = encode_head(HEAD)
+            assert encoded is not None
+            number = client.send(Waiting(), encoded, b"body", 5.0)
+            await wait_for(lambda: any(connection.calls for connection in server.connections))
+            client.cancel(number, ignore)
+            await wait_for(lambda: gone == ["uid"])
+
+    run(main)
+
+
+def test_a_lost_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not sent is declined, for nothing of it was begun; a peer that stands still is given up."""
+
+    async def main() -> None:
+        calls: list[ForwardedCall] = []
+        async with serving(calls.append) as (_, port):
+            client = make_client(port)
+            await connect(client)
+            sent = send(client)
+            await wait_for(lambda: bool(calls))
+            unsent = send(client)  # in this turn of the event loop nothing is written yet
+            assert client._connection is not None
+            client._connection.abort()
+            assert ((await unsent.reply()).status, await sent.ended) == (DECLINED, "lost")
+            assert not client.is_connected
+
+            assert await connect(client)
+            monkeypatch.setattr(peer_client._PeerConnection, "on_frames_read", lambda _: None)
+            for _ in range(5):
+                client.probe()
+                await asyncio.sleep(0)
+            await wait_for(lambda: not client.is_connected)
+
+    run(main)
+
+
+def test_a_head_that_is_too_long_stays() -> None:
+    long = ForwardedHead("POST", HEAD.path, [(b"x-long", b"l" * MAX_PREFIX_BYTES)], "uid", b"r", 1.0)
+    assert encode_head(long) is None
+
+
+async def wait_for(reached: Callable[[], bool]) -> None:
+    while not reached():  # noqa: ASYNC110  the other end of a connection: there is no event for it
+        await asyncio.sleep(0.001)

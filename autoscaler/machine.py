@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,17 @@ def available_memory(root: Path = _ROOT) -> int:
     """Bytes that processes can still allocate: what the machine has left, within the limit of our cgroup."""
     left: int = psutil.virtual_memory().available
     return max(0, min((left, *_memory_headrooms(root))))
+
+
+def busy_share() -> float:
+    """The part of the machine's processor time used since the last call, 0 to 1; 0 the first time."""
+    percent: float = psutil.cpu_percent(interval=None)
+    return percent / 100
+
+
+def identify_machine(root: Path = _ROOT) -> str:
+    """A name shared by processes that reach each other by loopback addresses, until the next boot."""
+    return f"{socket.gethostname()} {_read_text(root / 'proc/sys/kernel/random/boot_id')}"
 
 
 def oom_kills(root: Path = _ROOT) -> int:

@@ -94,7 +94,7 @@ class VersionScaler:
     `since` is the autoscaler's start, `memory` what one node takes as far as is known. `crashed_nodes` ready
     nodes have crashed and are to be replaced; `wake_requested`: a request needed a node since the last round.
     `shortage_reason` is why fewer nodes were granted than wanted, `missing_nodes` how many fewer.
-    `hung_nodes` were killed because they hung.
+    `hung_nodes` were killed because they hung. `observation` is the last one.
     """
 
     spec: NodeSpec
@@ -115,6 +115,7 @@ class VersionScaler:
     wake_requested: bool = False
     wakeups: dict[str, int] = field(default_factory=dict)
     hung_nodes: int = 0
+    observation: Observation | None = None
     on_event: ScalingEventListener = ignore_event
     _load_history: CounterHistory = field(init=False)
     _cpu_histories: dict[str, CounterHistory] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class VersionScaler:
             if node.state is NodeState.READY and not node.in_flight and node.ready_at is not None
         )
         self._observed_at = now
-        return Observation(
+        self.observation = observation = Observation(
             ready=ready,
             starting=starting,
             requests=requests,
@@ -164,6 +165,7 @@ class VersionScaler:
             settled=self._load_history.covers_window(now, self.scaling.stable_window),
             cpu=self._cpu_share(nodes, cpu_seconds, now) if self.scaling.cpu_target is not None else None,
         )
+        return observation
 
     def _cpu_share(
         self, nodes: Sequence[Node], cpu_seconds: Callable[[Node], float | None], now: float

@@ -21,6 +21,7 @@ from serving.cli.commands import (
     nodes,
     operations,
     predict,
+    servers,
     training,
     versions,
     why,
@@ -175,6 +176,7 @@ def build() -> Callable[..., Any]:
     app.command()(with_flags(predict.predict))
     app.command()(with_flags(predict.explain))
     app.command()(with_flags(nodes.nodes))
+    app.command()(with_flags(servers.servers))
     app.command()(with_flags(why.why))
     app.command()(with_flags(logs.logs))
     app.command()(with_flags(audit.audit))

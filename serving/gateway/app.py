@@ -33,6 +33,7 @@ from serving.gateway.api.in_process import AsgiApp, InProcessApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.events import EventsApi
 from serving.gateway.api.introspection.model_schemas import ModelSchemasApi
+from serving.gateway.api.introspection.servers import ServersApi
 from serving.gateway.api.introspection.status import StatusApi
 from serving.gateway.api.introspection.version_history import VersionHistoryApi
 from serving.gateway.api.introspection.version_logs import VersionLogsApi
@@ -273,6 +274,18 @@ class Gateway:
                 server_load=lambda: self._server_load_meter.load,
             ),
         )
+        self._peers = (
+            None
+            if sharing is None
+            else sharing.create_peers(
+                config,
+                proxy=self._prediction_proxy,
+                autoscaler=self._autoscaler,
+                pool=self._pool,
+                deployer=self._deployer,
+                reconciler=self._reconciler,
+            )
+        )
         self._in_process_api = InProcessApi(self, self._prediction_proxy)
         self._is_ready = False
         self._is_stop_announced = False
@@ -349,6 +362,9 @@ class Gateway:
             "pilotlight.stats": self._get_stats,
             "pilotlight.metrics": status.get_metrics,
             "pilotlight.nodes": status.list_nodes,
+            "pilotlight.servers": ServersApi(
+                lambda: [] if self._peers is None else self._peers.list_servers()
+            ).list,
             "pilotlight.events": EventsApi(self._events, self._access).follow,
             "pilotlight.models.why": status.explain_model,
             "pilotlight.versions.why": status.explain_version,
@@ -518,6 +534,9 @@ class Gateway:
             closing.push_async_callback(self._request_log.close)
             await closing.enter_async_context(self._pool)
             self._start_loops(closing)
+            if self._peers is not None:
+                closing.push_async_callback(self._peers.stop)
+                await self._peers.start(self._supervisor)
             # Long-lived objects: exempt them from garbage collection.
             gc.freeze()
             gc.enable()
@@ -626,6 +645,8 @@ class Gateway:
     def end_streams(self) -> None:
         """End the answers that have no end of their own: the server is to stop."""
         self._events.close()
+        if self._peers is not None:
+            self._peers.begin_drain()
 
     def set_accept_trouble(self, reason: str) -> None:
         """Report why connections cannot be accepted; "" once they can."""

@@ -236,6 +236,7 @@ _ALL_METHODS = (
     # Also at TensorFlow Serving's default path.
     _own_route("metrics", "ml.models.list", SERVER, "/metrics", "/monitoring/prometheus/metrics"),
     _own_route("nodes", "ml.models.list", SERVER, "/nodes"),
+    _own_route("servers", "ml.models.list", SERVER, "/servers"),
     # The stream has only what the caller may see.
     _own_route("events", "", SERVER, "/events"),
     _own_route("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),

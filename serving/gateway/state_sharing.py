@@ -6,13 +6,20 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from autoscaler.pools import NodePool
+from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
+from serving.config import OFF, ServeConfig
 from serving.errors import ServingError
 from serving.gateway.api.in_process import AsgiApp
 from serving.gateway.api.request_io import error_response
 from serving.gateway.catalog.shared_catalog import SharedCatalog
+from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
+from serving.gateway.proxy.prediction_proxy import PredictionProxy
+from serving.gateway.server_peers import PeerCollaborators, ServerPeers
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.shared.postgres_store import PostgresStore
 from serving.http_headers import REVISION, Message, Receive, Scope, Send, find_header
@@ -45,6 +52,22 @@ class StateSharing:
         """`on_taken_in` is called after `on_publish` with what other servers have committed."""
         self._catalog = SharedCatalog(self._store, on_publish, on_commit, on_taken_in)
         return self._catalog
+
+    def create_peers(
+        self,
+        config: ServeConfig,
+        *,
+        proxy: PredictionProxy,
+        autoscaler: Autoscaler,
+        pool: NodePool,
+        deployer: VersionDeployer,
+        reconciler: Reconciler,
+    ) -> ServerPeers | None:
+        """None where this server is to answer by itself (setting peer_port)."""
+        if config.peer_port == OFF:
+            return None
+        parts = PeerCollaborators(proxy, autoscaler, pool, deployer, reconciler)
+        return ServerPeers(config, self._store.membership, parts)
 
     def start(
         self, supervisor: Supervisor, works: Sequence[SharedWork], closing: contextlib.AsyncExitStack

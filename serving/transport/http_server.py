@@ -359,8 +359,8 @@ def _add_cors(app: App, policy: CrossOriginPolicy) -> App:
     )
 
 
-def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises Unavailable if the address cannot be bound."""
+def listen_tcp(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A listening TCP socket; `flag` sets its port. Raises Unavailable if the address cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -369,7 +369,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Unavailable(
-            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another {flag}."
         ) from error
     listener.listen(BACKLOG)
     return listener

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from autoscaler.activator import Activator
 from autoscaler.child_launcher import module_command, run_child
 from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
+from autoscaler.placement.ownership import NodeShare, share_scaling
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
 from autoscaler.scaling_loop import Autoscaler
 from serving import acceleration_record
@@ -73,6 +74,12 @@ _BARE_MACHINE_TYPES = "n1-"
 EnterPhase = Callable[[str], Awaitable[None]]
 
 
+class FindShare(Protocol):
+    """Says which part of a version's nodes is this server's; see `ServerPlacement`."""
+
+    def __call__(self, key: str, *, has_floor: bool) -> NodeShare: ...
+
+
 class VersionDeployer:
     """Prepares, starts and removes versions.
 
@@ -101,6 +108,7 @@ class VersionDeployer:
         self._activator = activator
         self._autoscaler = autoscaler
         self._count_cores = count_cores
+        self._find_share: FindShare | None = None
         self._folder = config.state_dir / "versions"
         self._threads = ThreadPool("versions", _THREADS)
         # Shared by all versions: its module list and environment are most of a version's memory here.
@@ -110,6 +118,17 @@ class VersionDeployer:
         self._interpreter_pilot = functools.cache(
             functools.partial(interpreter_pilot_spec, environment=self._node_environment)
         )
+
+    def divide_nodes(self, find_share: FindShare) -> None:
+        """Share the nodes of versions with other servers from now on."""
+        self._find_share = find_share
+
+    def find_node_limit(self, version: Version) -> int | None:
+        """How many nodes a version may have on all servers together; None if that was not said."""
+        if version.manual_scaling is not None and version.manual_scaling.nodes:
+            return version.manual_scaling.nodes
+        auto = version.auto_scaling or AutoScaling()
+        return max(auto.min_nodes, auto.max_nodes or self._config.max_nodes) or None
 
     def build_node_spec(self, record: VersionRecord) -> NodeSpec:
         deployed = record.deployed or DeploymentInfo(model_dir=str(self._folder / record.uid / "model"))
@@ -213,9 +232,14 @@ class VersionDeployer:
     def track_version(self, record: VersionRecord) -> None:
         """Have the autoscaler scale the version from now on."""
         deployed = record.deployed or DeploymentInfo(model_dir="")
+        scaling = build_scaling_spec(record.version, self._config, self._count_cores())
+        if self._find_share is not None:
+            share = self._find_share(record.uid, has_floor=has_floor(record.version))
+            is_limited = self.find_node_limit(record.version) is not None
+            scaling = share_scaling(scaling, share, divide_max=is_limited)
         self._autoscaler.track_version(
             self.build_node_spec(record),
-            build_scaling_spec(record.version, self._config, self._count_cores()),
+            scaling,
             memory=deployed.memory or _BASE_MEMORY + _MEMORY_PER_FILE_BYTE * deployed.files_bytes,
             start_seconds=deployed.start_seconds or None,
         )
@@ -419,6 +443,14 @@ def build_scaling_spec(version: Version, config: ServeConfig, cores: int) -> Sca
         stable_window=config.stable_window,
         panic_window=config.panic_window,
         scale_down_delay=config.scale_down_delay,
+    )
+
+
+def has_floor(version: Version) -> bool:
+    """Whether a version has nodes without requests."""
+    return bool(
+        (version.auto_scaling is not None and version.auto_scaling.min_nodes)
+        or (version.manual_scaling is not None and version.manual_scaling.nodes)
     )
 
 

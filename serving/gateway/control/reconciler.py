@@ -7,6 +7,7 @@ import datetime
 import logging
 import time
 from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
 from autoscaler.pools import NodePool, PilotSpec
@@ -15,7 +16,7 @@ from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
-from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.deployment import VersionDeployer, has_floor
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.records import VersionRecord, VersionUsage
 from serving.names import VersionName
@@ -52,6 +53,7 @@ class Reconciler:
         self._ready_versions: dict[str, _ReadyVersion] = {}
         self._pilots: dict[str, PilotSpec] = {}
         self._pilot_needs: Counter[str] = Counter()  # versions by the key of their pilot
+        self._floored: set[str] = set()  # uids of READY versions that have nodes without requests
         self._recently_used: set[str] = set()  # uids whose usage may not be written yet
 
     def apply_commit(self, commit: Commit) -> None:
@@ -61,9 +63,23 @@ class Reconciler:
             self._count_pilot_need(after, 1)
             if after is not None and after.version.state is VersionState.READY:
                 self._ready_versions[after.uid] = self._track_version(after)
+                (self._floored.add if has_floor(after.version) else self._floored.discard)(after.uid)
             elif before is not None:
                 self._ready_versions.pop(before.uid, None)
+                self._floored.discard(before.uid)
         self._pool.start_pilots([self._pilots[key] for key, count in self._pilot_needs.items() if count > 0])
+
+    def reshare_nodes(self, uids: Collection[str]) -> None:
+        """Scale these versions, and all with a lower limit, by the part that this server has in them now."""
+        for uid in (*self._floored, *(uid for uid in uids if uid not in self._floored)):
+            known = self._ready_versions.get(uid)
+            if known is not None:
+                self._deployment.track_version(known.record)
+
+    def find_node_limit(self, uid: str) -> int | None:
+        """How many nodes a READY version may have on all servers together; None if that was not said."""
+        known = self._ready_versions.get(uid)
+        return None if known is None else self._deployment.find_node_limit(known.record.version)
 
     def find_record(self, uid: str) -> VersionRecord | None:
         """The READY version with this uid."""

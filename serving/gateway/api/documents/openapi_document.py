@@ -196,6 +196,11 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         {"versions": array_schema(OBJECT), "pilots": array_schema(OBJECT), "gateway": OBJECT},
         ["versions", "pilots", "gateway"],
     ),
+    "pilotlight.servers": _info_operation(
+        "The servers that share the database, as this one sees them",
+        {"servers": array_schema(OBJECT)},
+        ["servers"],
+    ),
     "pilotlight.events": OpenApiOperation(
         "What happens, as it happens: a stream of server-sent events without an end",
         "Server",

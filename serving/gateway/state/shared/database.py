@@ -1,7 +1,7 @@
 """The database of several servers: its address, its tables, and what its errors mean.
 
 Beside the tables of documents that a state file has too, there is one row that all changes lock (`HEAD`), the
-last changes one by one (`CHANGES`), and who may work (`LEASES`).
+last changes one by one (`CHANGES`), who may work (`LEASES`), and the servers themselves (`SERVERS`).
 """
 
 from __future__ import annotations
@@ -49,6 +49,21 @@ LEASES = sa.Table(
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("ends_at", sa.DateTime(timezone=True), nullable=False),
+)
+# Not logged: each server renews its row every second, and a crash of the database loses nothing of worth.
+SERVERS = sa.Table(
+    "servers",
+    _METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=False),
+    prefixes=["UNLOGGED"],
+)
+PEER_SECRET = sa.Table(
+    "peer_secret",
+    _METADATA,
+    sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
 )
 
 _DRIVER = "postgresql+psycopg"

@@ -29,6 +29,7 @@ from serving.gateway.state.shared.database import (
     open_database,
     translate_errors,
 )
+from serving.gateway.state.shared.membership import Membership
 from serving.gateway.state.shared.record_changes import MissedChanges, RecordChange, decode_record
 from serving.gateway.state.shared.work_lease import WORK_LEASE, WorkLease
 from serving.gateway.state.store import Changes, build_state
@@ -65,6 +66,7 @@ class PostgresStore:
         self._engine, self.address, self.id = open_database(address)
         self._connection: sa.Connection | None = None  # of the commit that holds the lock
         self.lease = WorkLease(self._engine, self.address)
+        self.membership = Membership(self._engine, self.address)
 
     def load(self) -> CatalogState:
         return self.read_whole()[0]

@@ -89,6 +89,7 @@ OF_THE_SERVER = {
     ("GET", "/metrics"): "models.list",
     ("GET", "/monitoring/prometheus/metrics"): "models.list",
     ("GET", "/nodes"): "models.list",
+    ("GET", "/servers"): "models.list",
     ("POST", "/v1/server:getIamPolicy"): "the owner's and the editor's",
     ("POST", "/v1/server:setIamPolicy"): "the owner's",
 }

@@ -1,0 +1,267 @@
+"""Keeps a server's place among those of its database: its row, its view of the others, connections to them.
+
+What follows from the view is decided in `autoscaler.placement`. Requests are routed by the servers that are
+alive and reached from here, limits of nodes are divided among those that are alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from autoscaler.placement.members import WEIGHT_STEPS, Member, decide_weight
+from autoscaler.placement.ownership import NodeShare, choose_owners
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.config import is_loopback
+from serving.errors import ServingError
+from serving.gateway.control.server_load import LoadSnapshot
+from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerAddress, PeerClient
+from serving.gateway.state.shared.membership import Membership, SeenServer, ServerRecord
+from serving.gateway.thread_pool import ThreadPool
+
+logger = logging.getLogger(__name__)
+
+RENEW_SECONDS = 1.0
+# Seconds after which nothing is placed on a server that did not renew its row: shorter than the lease of the
+# work.
+SILENT_SECONDS = 3.0
+# Rounds between two changes of the weight: moved versions take their time to sleep where they were.
+_WEIGHT_ROUNDS = 60
+_ROUND_SECONDS = 60.0
+_LEAVE_SECONDS = 5.0
+# Versions with a known route; beyond it all are looked up again.
+_MAX_ROUTES = 1 << 17
+
+
+class ServerLoadSource(Protocol):
+    """See `serving.gateway.control.server_load.LoadMeter`."""
+
+    def measure(self) -> LoadSnapshot: ...
+
+    def is_full(self, key: str) -> bool: ...
+
+    def count_wide_versions(
+        self, own: str, members: Sequence[Member], processors: int, find_limit: Callable[[str], int | None]
+    ) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """A server of the database as this one sees it.
+
+    `is_alive`: it has renewed its row lately. `is_reached`: requests can be sent to it; None of this server
+    itself.
+    """
+
+    record: ServerRecord
+    age: float
+    is_alive: bool
+    is_reached: bool | None
+
+
+class ServerPlacement:
+    """`connect` makes the client of a peer; it gets what to call when that is connected or lost.
+
+    `on_shares_changed` gets the versions that several owners have or had; others whose owner has changed are
+    not named. `find_limit`: see `LoadMeter.count_wide_versions`.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        own: ServerRecord,
+        load: ServerLoadSource,
+        *,
+        connect: Callable[[PeerAddress, Callable[[], None]], PeerClient],
+        on_shares_changed: Callable[[Collection[str]], None],
+        find_limit: Callable[[str], int | None],
+    ) -> None:
+        self._membership = membership
+        self._own = own
+        self._load = load
+        self._connect = connect
+        self._on_shares_changed = on_shares_changed
+        self._find_limit = find_limit
+        self._thread = ThreadPool("servers", 1)
+        self._members: tuple[Member, ...] = ()  # alive, this one too
+        self._seen: Sequence[SeenServer] = ()
+        self._clients: dict[str, PeerClient] = {}
+        self._routes: dict[str, tuple[PeerClient, ...] | None] = {}
+        self._turns = itertools.count()
+        self._rounds = 0
+        self._is_first = True
+        self.hops: Counter[str] = Counter()
+        self.hop_seconds = 0.0
+
+    # ---- for the proxy
+
+    def find_peer(self, key: str) -> PeerClient | None:
+        """Implements `PeerRouter`."""
+        try:
+            peers = self._routes[key]
+        except KeyError:
+            peers = self._find_route(key)
+        if peers is None:
+            return None
+        return peers[0] if len(peers) == 1 else peers[next(self._turns) % len(peers)]
+
+    def is_full(self, key: str) -> bool:
+        return self._load.is_full(key)
+
+    def on_hop_ended(self, outcome: str, seconds: float) -> None:
+        self.hops[outcome] += 1
+        self.hop_seconds += seconds
+
+    def _find_route(self, key: str) -> tuple[PeerClient, ...] | None:
+        if len(self._routes) >= _MAX_ROUTES:
+            self._routes.clear()
+        own = self._own.id
+        reached = [one for one in self._members if one.id == own or self._is_reached(one.id)]
+        owners = [one.id for one in choose_owners(key, reached)]
+        peers = None if own in owners or not owners else tuple(self._clients[one] for one in owners)
+        self._routes[key] = peers
+        return peers
+
+    def _is_reached(self, server: str) -> bool:
+        client = self._clients.get(server)
+        return client is not None and client.is_connected
+
+    # ---- for the limits of versions
+
+    def find_share(self, key: str, *, has_floor: bool) -> NodeShare:
+        """The part of this server in the nodes of a version. Without a lower limit, one owner needs none."""
+        if not has_floor and all(key not in member.owner_counts for member in self._members):
+            return NodeShare(0)
+        owners = [one.id for one in choose_owners(key, self._members)]
+        own = self._own.id
+        if not owners:
+            return NodeShare(0)
+        return NodeShare(owners.index(own) if own in owners else None, len(owners))
+
+    # ---- for operators
+
+    def list_servers(self) -> list[ServerView]:
+        own = self._own.id
+        return [
+            ServerView(
+                record=seen.record,
+                age=seen.age,
+                is_alive=seen.age < SILENT_SECONDS,
+                is_reached=None if seen.record.id == own else self._is_reached(seen.record.id),
+            )
+            for seen in self._seen
+        ]
+
+    # ---- rounds
+
+    def start(self, supervisor: Supervisor) -> list[BackgroundLoop]:
+        async def wait_for_probe() -> None:
+            await asyncio.sleep(PROBE_SECONDS)
+
+        return [
+            supervisor.start_loop("servers", self._wait, self.renew, within=_ROUND_SECONDS),
+            supervisor.start_loop("peers", wait_for_probe, self._probe, within=_ROUND_SECONDS),
+        ]
+
+    async def renew(self) -> None:
+        """Write the own row, and take in the others'. Without the database all stays as it is known."""
+        self._update_own()
+        try:
+            seen = await self._thread.run(self._membership.renew, self._own)
+        except ServingError:
+            return
+        self._take_in(seen)
+
+    def begin_drain(self) -> None:
+        """Nothing is to be placed here any more; the next round tells the others."""
+        self._own = msgspec.structs.replace(self._own, draining=True)
+
+    async def leave(self) -> None:
+        """Call it when the loops are stopped."""
+        for client in self._clients.values():
+            client.close()
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._thread.run(self._membership.leave, self._own.id)
+        except (ServingError, TimeoutError) as error:
+            logger.warning("the row of this server ends by itself: %s", error)
+
+    async def _wait(self) -> None:
+        if not self._is_first:
+            await asyncio.sleep(RENEW_SECONDS)
+        self._is_first = False
+
+    async def _probe(self) -> None:
+        for client in self._clients.values():
+            client.probe()
+
+    def _update_own(self) -> None:
+        own, measured, weight = self._own, self._load.measure(), self._own.weight
+        self._rounds += 1
+        if self._rounds % _WEIGHT_ROUNDS == 0 and self._members:
+            weight = decide_weight(_to_member(own), self._members)
+        wide = self._load.count_wide_versions(own.id, self._members, own.processors, self._find_limit)
+        self._own = msgspec.structs.replace(
+            own,
+            weight=weight,
+            load=round(measured.load, 3),
+            nodes=measured.nodes,
+            requests=measured.requests,
+            owner_counts={} if own.draining else wide,
+        )
+
+    def _take_in(self, seen: Sequence[SeenServer]) -> None:
+        self._seen = seen
+        peers = {one.record.id: one.record for one in seen if self._may_reach(one)}
+        self._update_clients(peers.values())
+        placed = [one for one in peers.values() if not one.draining]
+        if not self._own.draining:
+            placed.append(self._own)
+        members = tuple(_to_member(one) for one in sorted(placed, key=lambda one: one.id))
+        before, self._members = self._members, members
+        if _placement_of(before) == _placement_of(members):
+            return
+        self._routes.clear()
+        wide: set[str] = set()
+        wide.update(*(member.owner_counts for member in (*before, *members)))
+        self._on_shares_changed(wide)
+
+    def _may_reach(self, seen: SeenServer) -> bool:
+        record = seen.record
+        if record.id == self._own.id or not record.port or seen.age >= SILENT_SECONDS:
+            return False
+        return not is_loopback(record.host) or record.machine == self._own.machine
+
+    def _update_clients(self, peers: Iterable[ServerRecord]) -> None:
+        addresses = {one.id: PeerAddress(one.id, one.host, one.port) for one in peers}
+        for server, client in list(self._clients.items()):
+            if addresses.get(server) != client.address:
+                del self._clients[server]
+                client.close()
+                self._routes.clear()
+        for server, address in addresses.items():
+            if server not in self._clients:
+                client = self._clients[server] = self._connect(address, self._routes.clear)
+                client.probe()
+
+
+def _to_member(record: ServerRecord) -> Member:
+    return Member(
+        id=record.id,
+        capacity=record.memory_bytes,
+        weight=min(max(record.weight, 1), WEIGHT_STEPS),
+        load=record.load,
+        owner_counts=record.owner_counts,
+    )
+
+
+def _placement_of(members: Iterable[Member]) -> list[tuple[str, int, int, Mapping[str, int]]]:
+    """What placement follows from: not the load, which changes every second."""
+    return [(one.id, one.capacity, one.weight, one.owner_counts) for one in members]

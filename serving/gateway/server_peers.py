@@ -1,0 +1,156 @@
+"""What a server does besides because others of its database may answer its requests, and it theirs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from autoscaler import machine
+from autoscaler.placement.members import WEIGHT_STEPS
+from autoscaler.pools import NodePool
+from autoscaler.scaling_loop import Autoscaler
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.config import ServeConfig
+from serving.errors import Unavailable
+from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.control.server_load import LoadMeter
+from serving.gateway.control.server_placement import ServerPlacement, ServerView
+from serving.gateway.proxy.peers.forwarded_request import answer_forwarded
+from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
+from serving.gateway.proxy.peers.peer_protocol import PeerTls
+from serving.gateway.proxy.peers.peer_server import PeerServer
+from serving.gateway.proxy.prediction_proxy import PredictionProxy
+from serving.gateway.state.shared.membership import Membership, ServerRecord
+from serving.gateway.thread_pool import ThreadPool
+from serving.transport.http_server import listen_tcp
+
+_ID_FILE = "server-id"
+
+
+class PeerCollaborators(NamedTuple):
+    """The parts of a gateway that peers have to do with."""
+
+    proxy: PredictionProxy
+    autoscaler: Autoscaler
+    pool: NodePool
+    deployer: VersionDeployer
+    reconciler: Reconciler
+
+
+class ServerPeers:
+    """Use `start` once the gateway can answer. Raises InvalidArgument for settings that cannot be used."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        membership: Membership,
+        gateway: PeerCollaborators,
+    ) -> None:
+        self._config = config
+        self._membership = membership
+        self._gateway = gateway
+        self._tls = PeerTls.from_settings(config)
+        self._thread = ThreadPool("peers", 1)
+        self._placement: ServerPlacement | None = None
+        self._server: PeerServer | None = None
+        self._loops: list[BackgroundLoop] = []
+
+    async def start(self, supervisor: Supervisor) -> None:
+        """Raises Unavailable if the address cannot be bound, or the database not be asked."""
+        config, tls, gateway = self._config, self._tls, self._gateway
+        secret = await self._thread.run(self._membership.read_secret)
+        own_id = await self._thread.run(identify_server, config.state_dir)
+        self._server = PeerServer(
+            functools.partial(answer_forwarded, gateway.proxy),
+            secret,
+            None if tls is None else tls.server,
+            config.max_body_bytes,
+        )
+        listener = listen_tcp(config.peer_host, int(config.peer_port), "--peer-port")
+        try:
+            own = self._describe_own(own_id, listener.getsockname()[1])
+            await self._server.start(listener)
+        except BaseException:
+            listener.close()
+            raise
+        limits = ReceiveLimits(config.max_answer_bytes, gateway.proxy.receive_budget)
+
+        def connect(address: PeerAddress, on_change: Callable[[], None]) -> PeerClient:
+            return PeerClient(address, secret, None if tls is None else tls.client, limits, on_change)
+
+        self._placement = placement = ServerPlacement(
+            self._membership,
+            own,
+            LoadMeter(gateway.autoscaler, gateway.pool, own.memory_bytes, config.memory_bytes),
+            connect=connect,
+            on_shares_changed=gateway.reconciler.reshare_nodes,
+            find_limit=gateway.reconciler.find_node_limit,
+        )
+        gateway.deployer.divide_nodes(placement.find_share)
+        gateway.proxy.peers = placement
+        self._loops = placement.start(supervisor)
+
+    def begin_drain(self) -> None:
+        """Take no more requests of others."""
+        if self._server is not None:
+            self._server.begin_drain()
+        if self._placement is not None:
+            self._placement.begin_drain()
+
+    async def stop(self) -> None:
+        """Answer what others wait for, then leave them."""
+        self.begin_drain()
+        if self._server is not None:
+            await self._server.stop(self._config.request_timeout)
+        for loop in self._loops:
+            await loop.stop()
+        if self._placement is not None:
+            await self._placement.leave()
+
+    def list_servers(self) -> list[ServerView]:
+        return [] if self._placement is None else self._placement.list_servers()
+
+    @property
+    def hops(self) -> tuple[dict[str, int], float]:
+        """How many hops ended how, and the seconds of those that were answered."""
+        placement = self._placement
+        return ({}, 0.0) if placement is None else (dict(placement.hops), placement.hop_seconds)
+
+    def _describe_own(self, own_id: str, port: int) -> ServerRecord:
+        config, pool = self._config, self._gateway.pool
+        return ServerRecord(
+            id=own_id,
+            name=f"{socket.gethostname()}:{config.port or os.getpid()}",
+            host=config.peer_host,
+            port=port,
+            machine=machine.identify_machine(),
+            folder=str(config.state_dir),
+            memory_bytes=max(1, config.memory_bytes or pool.free_memory()),
+            processors=pool.count_cores(),
+            weight=WEIGHT_STEPS,
+        )
+
+
+def identify_server(folder: Path) -> str:
+    """The id of the server of a state folder: the same after a restart, another for a copy of the folder.
+
+    Raises Unavailable.
+    """
+    file = folder / _ID_FILE
+    try:
+        try:
+            token = file.read_text()
+        except FileNotFoundError:
+            token = secrets.token_hex(16)
+            file.write_text(token)
+    except OSError as error:
+        raise Unavailable(f"Cannot use {file}: {error.strerror}.") from error
+    place = f"{token} {socket.gethostname()} {folder}"
+    return hashlib.blake2b(place.encode(), digest_size=8).hexdigest()

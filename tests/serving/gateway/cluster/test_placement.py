@@ -1,0 +1,175 @@
+"""Two gateways that pass requests on to each other, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from autoscaler.placement.ownership import choose_owners
+from serving.gateway.control.server_placement import ServerPlacement
+from serving.gateway.proxy.peers.peer_client import PeerClient
+from serving.names import VersionName
+from serving.resources import VersionState
+from tests.conftest import Report
+from tests.postgres import Postgres
+from tests.serving.gateway.cluster.world import MODELS, Member, run, until, write_model
+
+V = VersionName("p", "m", "v")
+PREDICT = f"/v1/{V}:predict"
+BODY = {"instances": [[1.0]]}
+ANSWER = {"predictions": [3.0]}
+
+
+def placement_of(member: Member) -> ServerPlacement:
+    peers = member.gateway._peers
+    assert peers is not None and peers._placement is not None
+    return peers._placement
+
+
+def client_of(member: Member) -> PeerClient:
+    (client,) = placement_of(member)._clients.values()
+    return client
+
+
+def count_nodes(member: Member, uid: str) -> int:
+    return len(member.pools[0].nodes(uid))
+
+
+def is_joined(member: Member) -> bool:
+    clients = placement_of(member)._clients.values()
+    return len(clients) == 1 and all(client.is_connected for client in clients)
+
+
+async def create_version(model: Path, a: Member, b: Member, **version: object) -> tuple[str, Member, Member]:
+    """The uid of a version that sleeps on both, its owner, and the other."""
+    await until(lambda: is_joined(a) and is_joined(b))
+    await a.call("POST", MODELS, {"name": "m"})
+    body = {"name": "v", "deploymentUri": str(model), "framework": "SCIKIT_LEARN", **version}
+    await a.call("POST", f"{MODELS}/m/versions", body)
+    for member in (a, b):
+        await member.until_version(V, VersionState.READY)
+    uid = a.state.versions[V].uid
+    (first,) = choose_owners(uid, placement_of(a)._members)
+    owner, other = (a, b) if placement_of(a)._own.id == first.id else (b, a)
+    return uid, owner, other
+
+
+async def put_to_sleep(uid: str, *members: Member) -> None:
+    """Its creation has left a node on the server that did the work."""
+    for member in members:
+        for node in member.pools[0].nodes(uid):
+            await member.pools[0].scale(member.gateway._autoscaler.versions[uid].spec, 0)
+            await node.gone.wait()
+
+
+def test_a_request_takes_one_hop_to_the_owner(postgres: Postgres, tmp_path: Path) -> None:
+    """With its id; errors come back as they are; only the owner has a node and counts the request."""
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        uid, owner, other = await create_version(model, a, b)
+        await put_to_sleep(uid, a, b)
+        asked = await other.send("POST", PREDICT, BODY, x_request_id="one")
+        assert (asked.status_code, asked.json(), asked.headers["x-request-id"]) == (200, ANSWER, "one")
+        assert (count_nodes(owner, uid), count_nodes(other, uid)) == (1, 0)
+        assert (await owner.send("POST", PREDICT, BODY)).json() == ANSWER
+        assert count_nodes(other, uid) == 0
+
+        wrong = await other.send("POST", PREDICT, {"instances": "none"})
+        assert wrong.status_code == 400
+        assert wrong.json() == (await owner.send("POST", PREDICT, {"instances": "none"})).json()
+        inference = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
+        answers = [await one.send("POST", "/v2/models/m/infer", inference) for one in (other, owner)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert answers[0].json()["outputs"] == answers[1].json()["outputs"]
+
+        assert placement_of(other).hops["answered"] == 3
+        assert not placement_of(owner).hops
+        stats = [one.gateway._prediction_stats.get_or_create(uid).statuses for one in (owner, other)]
+        assert stats == [{200: 4, 400: 2}, {}]
+
+    run(postgres.create_database(), tmp_path, main)
+
+
+def test_a_request_is_answered_here_when_the_owner_is_gone_or_full(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        uid, owner, other = await create_version(model, a, b)
+        await put_to_sleep(uid, a, b)
+
+        monkeypatch.setattr(placement_of(owner), "is_full", lambda key: key == uid)
+        assert await other.call("POST", PREDICT, BODY) == ANSWER
+        assert (placement_of(other).hops["declined"], count_nodes(other, uid)) == (1, 1)
+        monkeypatch.undo()
+        assert await other.call("POST", PREDICT, BODY) == ANSWER
+        assert placement_of(other).hops["answered"] == 1
+
+        # It ends with a request on its way: that is answered, too.
+        client = client_of(other)
+        await put_to_sleep(uid, a, b)
+        sending = asyncio.create_task(other.call("POST", PREDICT, BODY))
+        await until(lambda: client._connection is None or client._connection.callbacks)
+        assert client._connection is not None
+        client._connection.abort()
+        assert await sending == ANSWER
+        assert placement_of(other).hops["lost"] == 1
+
+        await until(lambda: is_joined(other))
+        await owner.stop()
+        assert await other.call("POST", PREDICT, BODY) == ANSWER
+        assert (await other.call("GET", "/servers"))["servers"][0]["id"] == placement_of(other)._own.id
+
+    run(postgres.create_database(), tmp_path, main)
+
+
+def test_owners_keep_the_nodes_of_a_version(postgres: Postgres, tmp_path: Path) -> None:
+    """Not each server its own: two in all, as it was asked for; when the owner goes, the other has them."""
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        uid, owner, other = await create_version(model, a, b, manualScaling={"nodes": 2})
+        floors = [one.gateway._autoscaler.versions[uid].floor for one in (owner, other)]
+        assert floors == [2, 0]
+        await until(lambda: count_nodes(owner, uid) == 2)
+        await owner.stop()
+        await until(lambda: count_nodes(other, uid) == 2)
+
+    run(postgres.create_database(), tmp_path, main)
+
+
+def test_servers_are_listed_as_each_sees_them(postgres: Postgres, tmp_path: Path) -> None:
+    async def main(a: Member, b: Member) -> None:
+        await until(lambda: is_joined(a) and is_joined(b))
+        listed = (await a.call("GET", "/servers"))["servers"]
+        own, peer = sorted(listed, key=lambda one: one["reached"] is not None)
+        assert own["folder"] == str(a.folder) and peer["folder"] == str(b.folder)
+        assert (own["alive"], peer["alive"], peer["reached"]) == (True, True, True)
+        placement_of(b).begin_drain()
+        await until(lambda: len(placement_of(a)._members) == 1)
+
+    run(postgres.create_database(), tmp_path, main)
+
+
+def test_a_hop_costs_little(postgres: Postgres, tmp_path: Path, report: Report) -> None:
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        _, owner, other = await create_version(model, a, b)
+        took: dict[Member, list[float]] = {owner: [], other: []}
+        for number in range(300):
+            member = (owner, other)[number % 2]
+            begin = time.perf_counter()
+            await member.call("POST", PREDICT, BODY)
+            took[member].append(time.perf_counter() - begin)
+        direct, hop = (statistics.median(took[one]) * 1e6 for one in (owner, other))
+        report(f"a request at its owner: {direct:.0f} µs, with one hop: {hop - direct:.0f} µs more")
+        assert hop - direct < 5000  # it is measured on a quiet machine
+
+    run(postgres.create_database(), tmp_path, main)

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscaler.activator import Activator, StartEstimate
@@ -37,6 +37,10 @@ _TICK_DEADLINE = 10.0
 _STARTS_TROUBLE = "starts of nodes"
 
 
+BeforeStart = Callable[[str], Awaitable[None]]
+"""Is called with the key of a version."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryDemand:
     """Bytes of nodes that must not be stopped, of those that are wanted and have no room, and of all."""
@@ -51,7 +55,9 @@ class Autoscaler:
 
     `tick` is the time between two rounds in seconds. Nodes may take `memory_bytes` in all (0: what the pool
     has free). `on_trouble` is called with a version's key and why its nodes cannot be started, "" once one
-    could, `on_event` with each decision and failure of any version.
+    could, `on_event` with each decision and failure of any version. `before_start` is awaited before nodes of a
+    version are started, while requests wait for them; it raises StartFailedError, and may change what
+    `track_version` was called with.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Autoscaler:
         supervisor: Supervisor,
         clock: Callable[[], float] = time.monotonic,
         on_event: ScalingEventListener = ignore_event,
+        before_start: BeforeStart | None = None,
     ) -> None:
         self._activator = activator
         self._pool = pool
@@ -74,6 +81,7 @@ class Autoscaler:
         self._supervisor = supervisor
         self._clock = clock
         self._on_event = on_event
+        self._before_start = before_start
         self._started = self._last_tick_at = clock()
         self._versions: dict[str, VersionScaler] = {}
         self._awake: dict[str, None] = {}  # a set in the order of waking
@@ -323,7 +331,14 @@ class Autoscaler:
 
         async def scale_pool() -> None:
             try:
+                if self._before_start is not None and count > len(_live_nodes(self._pool.nodes(key))):
+                    await self._before_start(key)
                 await self._pool.scale(scaler.spec, count)
+            except StartFailedError as error:
+                logger.warning("%s: %s", scaler.spec.title, error.reason)
+                now = self._clock()
+                scaler.record_start_failure(error.reason, now, starved=False)
+                self._fail_waiting_if_permanent(scaler, now)
             except Exception as error:
                 logger.exception("%s: cannot be scaled to %d nodes", scaler.spec.title, count)
                 if count > len(_live_nodes(self._pool.nodes(key))):

@@ -301,6 +301,12 @@ class ServeConfig(ServerSettings):
     )
     peer_cert: str = setting("", "PEM file with the certificate chain that this server shows to the others.")
     peer_key: str = setting("", "PEM file with the key of that certificate.")
+    shared_versions_uri: str = setting(
+        "",
+        "Folder or gs:// bucket with the files of versions, for several servers on one database (setting state): what "
+        "one has fetched and installed, the others fetch from there. When left out, their state folders must be on "
+        "one file system.",
+    )
     default_project: str = setting(
         "local",
         "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",

@@ -24,13 +24,19 @@ class LocalFolderPolicy(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
 
     @classmethod
-    def from_setting(cls, setting: str, state_dir: Path) -> LocalFolderPolicy:
-        """The policy of the setting, folders separated by commas. Raises InvalidArgument."""
+    def from_setting(cls, setting: str, state_dir: Path, shared_versions_uri: str = "") -> LocalFolderPolicy:
+        """The policy of the setting, folders separated by commas. Raises InvalidArgument.
+
+        Refused is what the server keeps itself: the state folder, and packs of versions in a shared folder.
+        """
         folders = [part for part in map(str.strip, setting.split(",")) if part]
         for folder in folders:
             if not folder.startswith("/"):
                 raise InvalidArgument(f"local_folders: {folder} is not absolute; give /FOLDER.")
-        return cls(tuple(map(resolve_path, folders)), (resolve_path(str(state_dir)), *_KERNEL_FOLDERS))
+        own = [resolve_path(str(state_dir))]
+        if shared_versions_uri and not shared_versions_uri.startswith("gs://"):
+            own.append(resolve_path(shared_versions_uri.removeprefix("file://")))
+        return cls(tuple(map(resolve_path, folders)), (*own, *_KERNEL_FOLDERS))
 
     def check_path(self, path: str, *, whole_tree: bool = False) -> None:
         """Refuse a path that leads elsewhere once links are followed; `whole_tree`: with everything below it.

@@ -237,9 +237,14 @@ def interpreter_of(environment: Path) -> str:
 def describe_install_environment(interpreter: str) -> Iterator[str]:
     """What an install depends on besides archives: installed libraries, and package indexes."""
     yield interpreter
-    yield from sorted(_list_distributions(interpreter))
+    yield from describe_libraries(interpreter)
     for name in sorted(_INDEX_VARIABLES & os.environ.keys()):
         yield f"{name}={os.environ[name]}"
+
+
+def describe_libraries(interpreter: str) -> list[str]:
+    """The version of a Python, and the libraries that it has."""
+    return sorted(_list_distributions(interpreter))
 
 
 def _list_distributions(interpreter: str) -> Iterator[str]:

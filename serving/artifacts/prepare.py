@@ -27,7 +27,17 @@ from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.package_cache import InstalledCode
 from serving.artifacts.package_imports import find_imported_framework
 from serving.artifacts.storage import ArtifactFetcher, FetchResult
-from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
+from serving.artifacts.version_pack import ARCHIVES
+from serving.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
 from serving.frameworks import DEFAULT_PILOT, Framework, find_by_files, import_object
 
 logger = logging.getLogger(__name__)
@@ -37,6 +47,10 @@ _NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 # Most seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0
 _READ, _READ_FOLDER = 0o444, 0o555
+# What is reported as itself; all else is an internal error.
+_REPORTED: tuple[type[ServingError], ...] = (
+    InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, ResourceExhausted, Unavailable,
+)  # fmt: skip
 
 
 class PreparationPhase(StrEnum):
@@ -53,6 +67,7 @@ class PreparationRequest(msgspec.Struct, frozen=True):
     `folders` are the local ones that may be fetched from; `build_timeout` is for each run of pip.
     `interpreter` is the Python that runs the model, "" for the server's own; `runtime_version` is the
     version's, if it has one. `image` is that of a container that serves the model, run by `engine`.
+    `keeps_archives`: those of the packages are left in the folder `archives` beside `code`.
     """
 
     deployment_uri: str
@@ -66,6 +81,7 @@ class PreparationRequest(msgspec.Struct, frozen=True):
     runtime_version: str = ""
     image: str = ""
     engine: str = ""
+    keeps_archives: bool = False
 
 
 class PreparedVersion(msgspec.Struct, frozen=True):
@@ -145,8 +161,8 @@ def prepare_version(
     code = InstalledCode(interpreter=request.interpreter if needs_interpreter else "")
     pilots = [one.pilot for one in frameworks if one.user_imports or not request.package_uris]
     if request.package_uris:
-        with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
-            archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
+        with _archive_folder(destination, keeps=request.keeps_archives) as folder:
+            archives = [storage.fetch_file(uri, folder) for uri in request.package_uris]
             on_phase(PreparationPhase.INSTALLING)
             target = destination / "code"
             code = package_cache.install_cached(
@@ -171,6 +187,17 @@ def prepare_version(
         pilot=next(iter(pilots), DEFAULT_PILOT),
         interpreter=code.interpreter,
     )
+
+
+@contextlib.contextmanager
+def _archive_folder(destination: Path, *, keeps: bool) -> Iterator[Path]:
+    if keeps:
+        folder = destination / ARCHIVES
+        folder.mkdir()
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as temporary:
+        yield Path(temporary)
 
 
 def _convert_files(model: Path, frameworks: Iterable[Framework]) -> tuple[str, ...]:
@@ -199,13 +226,8 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(), type=PreparationRequest)
-        with _heartbeat(request.build_timeout):
+        with heartbeat(lambda: _write_report(PreparationReport()), request.build_timeout):
             prepared = prepare_version(request, lambda phase: _write_report(PreparationReport(phase=phase)))
-    except ServingError as error:
-        _write_report(PreparationReport(failed=PreparationFailure(error.status, error.message)))
-    except OSError as error:
-        logger.exception("preparation failed")
-        _write_report(PreparationReport(failed=_storage_failure(error)))
     except msgspec.DecodeError as error:
         _write_report(
             PreparationReport(
@@ -213,12 +235,27 @@ def main() -> None:
             )
         )
     except Exception as error:
-        logger.exception("preparation failed")
-        _write_report(
-            PreparationReport(failed=PreparationFailure(Internal.status, f"{type(error).__name__}: {error}"))
-        )
+        if not isinstance(error, ServingError):
+            logger.exception("preparation failed")
+        _write_report(PreparationReport(failed=describe_failure(error)))
     else:
         _write_report(PreparationReport(done=prepared))
+
+
+def describe_failure(error: Exception) -> PreparationFailure:
+    """What to report of an error."""
+    match error:
+        case ServingError():
+            return PreparationFailure(error.status, error.message)
+        case OSError():
+            return _storage_failure(error)
+        case _:
+            return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
+
+
+def to_serving_error(failed: PreparationFailure) -> ServingError:
+    """The error that was reported."""
+    return next((kind for kind in _REPORTED if kind.status == failed.status), Internal)(failed.message)
 
 
 def _storage_failure(error: OSError) -> PreparationFailure:
@@ -234,7 +271,7 @@ def _storage_failure(error: OSError) -> PreparationFailure:
 
 
 @contextlib.contextmanager
-def _heartbeat(build_timeout: float | None) -> Iterator[None]:
+def heartbeat(report: Callable[[], None], build_timeout: float | None) -> Iterator[None]:
     """Report within each `build_timeout`, after which the gateway would give this process up."""
     if build_timeout is None:
         yield
@@ -243,7 +280,7 @@ def _heartbeat(build_timeout: float | None) -> Iterator[None]:
 
     def send_heartbeats() -> None:
         while not ended.wait(every):
-            _write_report(PreparationReport())
+            report()
 
     thread = threading.Thread(target=send_heartbeats, name="heartbeat", daemon=True)
     thread.start()

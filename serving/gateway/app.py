@@ -18,6 +18,7 @@ from starlette.routing import Match, Route
 
 from autoscaler import machine
 from autoscaler.activator import Activator
+from autoscaler.errors import StartFailedError
 from autoscaler.pools import LineCallback, Node, NodeListener, NodePool, NodeState
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.scaling_loop import Autoscaler
@@ -198,9 +199,11 @@ class Gateway:
             on_trouble=self._report_start_failure,
             supervisor=self._supervisor,
             on_event=self._event_publisher.on_scaling_event,
+            before_start=self._fetch_files if sharing is not None else None,
         )
+        version_sharing = None if sharing is None else sharing.create_version_sharing(config, environment)
         self._deployer = VersionDeployer(
-            config, environment, self._activator, self._autoscaler, self._pool.count_cores
+            config, environment, self._activator, self._autoscaler, self._pool.count_cores, version_sharing
         )
         self._reconciler = Reconciler(self._deployer, self._autoscaler, self._pool, self._supervisor)
         self._routing_table = RoutingTable(self._deployer.build_node_spec)
@@ -232,6 +235,7 @@ class Gateway:
             config.state_dir / "jobs",
             pool=self._pool,
             max_versions=config.max_versions_per_project,
+            fetch_files=self._deployer.fetch_files,
         )
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)
@@ -588,6 +592,8 @@ class Gateway:
                 self._metrics.forget_version(before.uid)
                 self._history.forget_version(before.uid)
                 self._waits.forget_version(before.uid)
+        if self._sharing is not None:
+            self._sharing.apply_commit(commit)
         if self._is_ready:
             self._reconciler.apply_commit(commit)
             self._jobs.fail_orphaned_jobs(commit.after)
@@ -618,6 +624,16 @@ class Gateway:
         """The name of a version that is scaled, "" for another."""
         tracked = self._autoscaler.versions.get(key)
         return "" if tracked is None else tracked.spec.title
+
+    async def _fetch_files(self, uid: str) -> None:
+        """Have the files of a READY version on this server: another one may have prepared them."""
+        record = self._reconciler.find_record(uid)
+        if record is None:
+            return
+        try:
+            await self._deployer.fetch_files(record)
+        except ServingError as error:
+            raise StartFailedError(error.message) from error
 
     def _report_start_failure(self, uid: str, reason: str) -> None:
         self._reconciler.report_failure(self._catalog, uid, reason)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autoscaler import linux
 from serving.config import LoadedSettings, ServeConfig
-from serving.errors import FailedPrecondition, Unavailable
+from serving.errors import FailedPrecondition, InvalidArgument, Unavailable
 from serving.gateway.access.bootstrap import is_access_control_on, open_token_store
 from serving.gateway.app import Gateway
 from serving.gateway.state.state_home import STATE_FILE, DatabaseHome, check_home, write_home
@@ -116,6 +116,11 @@ def _open_state(config: ServeConfig) -> tuple[StateStore, StateSharing | None]:
     """
     folder = config.state_dir
     if not config.state:
+        if config.shared_versions_uri:
+            raise InvalidArgument(
+                "shared_versions_uri is for several servers on one database: name that too (setting state), or leave "
+                "it out."
+            )
         check_home(folder, None)
         return SqliteStore(folder / STATE_FILE), None
     # Not imported where it is not asked for.

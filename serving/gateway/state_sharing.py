@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from autoscaler.pools import NodePool
@@ -16,7 +16,9 @@ from serving.gateway.api.request_io import error_response
 from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.control.pack_maintenance import PackMaintenance
 from serving.gateway.control.state_follower import StateFollower
+from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.server_peers import PeerCollaborators, ServerPeers
@@ -42,6 +44,21 @@ class StateSharing:
     def __init__(self, store: PostgresStore, timing: LeaseTiming | None = None) -> None:
         self._store = store
         self._timing = timing or LeaseTiming()
+        self._version_sharing: VersionSharing | None = None
+        self._maintenance: PackMaintenance | None = None
+
+    def create_version_sharing(
+        self, config: ServeConfig, environment: Mapping[str, str]
+    ) -> VersionSharing | None:
+        """None without the setting `shared_versions_uri`. Raises InvalidArgument for a wrong one."""
+        if config.shared_versions_uri:
+            self._version_sharing = VersionSharing(config, environment, self._store.id)
+        return self._version_sharing
+
+    def apply_commit(self, commit: Commit) -> None:
+        """Hear of every change."""
+        if self._maintenance is not None:
+            self._maintenance.apply_commit(commit)
 
     def create_catalog(
         self,
@@ -82,6 +99,10 @@ class StateSharing:
         # While processes of jobs take their time to end, no other server must begin the jobs.
         closing.push_async_callback(self._owner.start(supervisor).stop)
         self._following = self._follower.start(supervisor)
+        if self._version_sharing is not None:
+            closing.push_async_callback(self._version_sharing.close)
+            self._maintenance = PackMaintenance(self._catalog, self._version_sharing)
+            closing.push_async_callback(self._maintenance.start(supervisor).stop)
 
     async def stop_following(self) -> None:
         """Begin nothing more."""

@@ -147,6 +147,15 @@ def record_schema(draft: StateDraft, _: ChangeStamp, name: VersionName, uid: str
         draft.put(msgspec.structs.replace(record, deployed=deployed))
 
 
+def record_pack(draft: StateDraft, _: ChangeStamp, name: VersionName, uid: str, pack: str) -> None:
+    """Store the digest of the pack that a READY version has by now."""
+    record = draft.versions.get(name)
+    if record is not None and record.uid == uid and record.deployed is not None:
+        draft.put(
+            msgspec.structs.replace(record, deployed=msgspec.structs.replace(record.deployed, pack=pack))
+        )
+
+
 def fail_create(draft: StateDraft, stamp: ChangeStamp, operation: str, error: ServingError) -> Operation:
     """Make the version FAILED, with the error."""
     known = get_operation(draft, operation).operation

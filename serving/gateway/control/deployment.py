@@ -33,8 +33,6 @@ from serving.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
-    NotFound,
-    PermissionDenied,
     ServingError,
     Unavailable,
     field_error,
@@ -43,6 +41,7 @@ from serving.frameworks import find_user_code_framework
 from serving.gateway.control.file_check import FileFindings, find_files
 from serving.gateway.control.pilot_specs import framework_pilot_spec, interpreter_pilot_spec
 from serving.gateway.control.schema_registry import read_reported_schema
+from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.state.records import DeploymentInfo, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.latency_histograms import NODE_BYTES
@@ -84,7 +83,8 @@ class VersionDeployer:
     """Prepares, starts and removes versions.
 
     `environment` is the server's own, of which nodes get what `sanitize_environment` leaves. `count_cores` is
-    that of the pool. Raises InvalidArgument for invalid settings.
+    that of the pool. `sharing` is given where other servers have versions too. Raises InvalidArgument for
+    invalid settings.
     """
 
     def __init__(
@@ -94,13 +94,14 @@ class VersionDeployer:
         activator: Activator,
         autoscaler: Autoscaler,
         count_cores: Callable[[], int],
+        sharing: VersionSharing | None = None,
     ) -> None:
         self._config = config
         self._environment = environment
         self._node_environment = sanitize_environment(environment, config.node_environment)
         self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
         self._sources = TrustedSources.from_setting(config.trusted_sources)
-        self._folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir)
+        self._folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir, config.shared_versions_uri)
         self._interpreters = InterpreterRegistry(
             interpreters.parse_interpreters(config.runtime), config.state_dir
         )
@@ -109,6 +110,7 @@ class VersionDeployer:
         self._autoscaler = autoscaler
         self._count_cores = count_cores
         self._find_share: FindShare | None = None
+        self._sharing = sharing
         self._folder = config.state_dir / "versions"
         self._threads = ThreadPool("versions", _THREADS)
         # Shared by all versions: its module list and environment are most of a version's memory here.
@@ -131,6 +133,7 @@ class VersionDeployer:
         return max(auto.min_nodes, auto.max_nodes or self._config.max_nodes) or None
 
     def build_node_spec(self, record: VersionRecord) -> NodeSpec:
+        record = self._localize(record)
         deployed = record.deployed or DeploymentInfo(model_dir=str(self._folder / record.uid / "model"))
         acceleration = self.locate_acceleration_record(record)
         return NodeSpec(
@@ -224,10 +227,25 @@ class VersionDeployer:
 
     def _select_helper_pilot(self, record: VersionRecord) -> PilotSpec | None:
         """The pilot of another interpreter; None if the version has its own, or the server's."""
+        record = self._localize(record)
         interpreter = record.deployed.interpreter if record.deployed else ""
         if not interpreter or Path(interpreter).is_relative_to(self._folder / record.uid):
             return None
         return self._interpreter_pilot(interpreter)
+
+    def _localize(self, record: VersionRecord) -> VersionRecord:
+        return record if self._sharing is None else self._sharing.localize(record)
+
+    async def fetch_files(self, record: VersionRecord) -> VersionRecord:
+        """Have the files of a READY version on this server, and its nodes started with them.
+
+        Returns the version with their paths. Raises a ServingError.
+        """
+        if self._sharing is None or self._sharing.is_here(record):
+            return self._localize(record)
+        record = await self._sharing.fetch(record)
+        self.track_version(record)
+        return record
 
     def track_version(self, record: VersionRecord) -> None:
         """Have the autoscaler scale the version from now on."""
@@ -276,6 +294,11 @@ class VersionDeployer:
             fingerprint=acceleration_record.describe_libraries(),
             schema=read_reported_schema(report),
         )
+        if self._sharing is not None:
+            # Before it is READY: from then on every server answers for it, also if this one dies.
+            await enter_phase("SHARING")
+            pack = await self._sharing.publish(record, deployed)
+            deployed = msgspec.structs.replace(deployed, pack=pack)
         return deployed, (*prepared.warnings, *report["warnings"])
 
     async def check_sources(self, version: Version) -> None:
@@ -303,10 +326,14 @@ class VersionDeployer:
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files; requests in flight finish first."""
         await self.stop(record)
+        if self._sharing is not None:
+            self._sharing.forget(record.uid)
         await self._threads.run(remove_folder, self._folder / record.uid)
 
     async def stop(self, record: VersionRecord) -> None:
         """Stop a version's nodes and wait until they are gone."""
+        if self._sharing is not None:
+            await self._sharing.cancel(record.uid)
         await self._autoscaler.forget_version(record.uid)
 
     def delete_orphaned_files(self, uids: set[str]) -> None:
@@ -369,6 +396,7 @@ class VersionDeployer:
             runtime_version=record.version.runtime_version,
             image=record.version.container.image if record.version.container else "",
             engine=self._engine,
+            keeps_archives=self._sharing is not None,
         )
         last = prepare.PreparationReport()
         running = run_child(
@@ -384,7 +412,7 @@ class VersionDeployer:
                     await enter_phase(last.phase)
             code = await child.wait_until_gone()
         if last.failed is not None:
-            raise _to_serving_error(last.failed)
+            raise prepare.to_serving_error(last.failed)
         if last.done is None:
             raise Internal(f"The preparing process exited with code {code} without a result.")
         return last.done
@@ -478,8 +506,3 @@ def render_create_version_request(record: VersionRecord) -> str:
         "package_uris": list(record.version.package_uris),
     }
     return json.dumps({"version": version})
-
-
-def _to_serving_error(failed: prepare.PreparationFailure) -> ServingError:
-    kinds = (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, Unavailable)
-    return next((kind for kind in kinds if kind.status == failed.status), Internal)(failed.message)

@@ -9,7 +9,7 @@ import heapq
 import logging
 import operator
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 from serving.gateway.state.catalog_state import CatalogState, Commit
-from serving.gateway.state.records import JobKindName, JobOutput, JobRecord
+from serving.gateway.state.records import JobKindName, JobOutput, JobRecord, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, Operation, Version
 from serving.scratch_folders import remove_folder
@@ -89,12 +89,17 @@ class _ActiveJob:
     task: asyncio.Task[None] | None = None
 
 
+FetchFiles = Callable[[VersionRecord], Awaitable[VersionRecord]]
+"""Returns the version with the paths of its files. Raises a ServingError."""
+
+
 class JobQueue:
     """Runs queued jobs of all kinds; retries lost processes; resumes after a restart.
 
     Each job that is worked on has a task of the application's supervisor, and its own folder in `folder`.
     Processes may be forked from pilots of `pool`. Versions that jobs become are created by `operations`; a
-    project may have `max_versions`, 0: any number.
+    project may have `max_versions`, 0: any number. `fetch_files` has the files of a job's version on this server,
+    where another one may have prepared them.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class JobQueue:
         pool: NodePool,
         max_versions: int = 0,
         timing: JobTiming | None = None,
+        fetch_files: FetchFiles | None = None,
     ) -> None:
         self._catalog = catalog
         self._supervisor = supervisor
@@ -118,6 +124,7 @@ class JobQueue:
         self._folder = folder
         self._threads = ThreadPool("jobs", _THREADS)
         self._timing = timing or JobTiming()
+        self._fetch_files = fetch_files
         self._active_jobs: dict[str, _ActiveJob] = {}
         self._accepting = False
         self._limit_timer: asyncio.TimerHandle | None = None
@@ -403,15 +410,17 @@ class JobQueue:
 
     async def _run_attempt(self, record: JobRecord, running: _ActiveJob) -> AttemptResult:
         kind = self.kinds[record.kind]
+        version = rules.find_target_version(self._catalog.state, record)
         try:
             await self.check_settings(kind, record.job)
+            if version is not None and self._fetch_files is not None:
+                version = await self._fetch_files(version)
         except (FailedPrecondition, InvalidArgument, Unimplemented) as error:  # a setting has changed
             return FailedAttempt(error.message, kind.build_next_output(record))
         log = self.job_log(record)
         if record.attempt > 1:
             reason = "" if running.attempt else "The server has started, and the job goes on. "
             await self._threads.run(log.add_note, f"{reason}Attempt {record.attempt} begins.")
-        version = rules.find_target_version(self._catalog.state, record)
         attempt = running.attempt = kind.create_attempt(record, version, self._folder / record.uid)
         has_begun = False
 

@@ -1,0 +1,105 @@
+"""Keeps the packs of versions in step with the state: removes those of deleted ones, and makes those that lack."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from autoscaler.supervision import BackgroundLoop, Supervisor
+from serving.errors import ServingError
+from serving.gateway.catalog.shared_catalog import SharedCatalog
+from serving.gateway.catalog.versions import record_pack
+from serving.gateway.control.version_sharing import VersionSharing
+from serving.gateway.state.catalog_state import CatalogState, Commit
+from serving.gateway.state.records import VersionRecord
+from serving.resources import VersionState
+
+logger = logging.getLogger(__name__)
+
+# Seconds to the first round, between rounds, and from the deletion of a version to the removal of its pack,
+# with those that are deleted meanwhile.
+_FIRST_SECONDS, _INTERVAL, _REMOVAL_SECONDS = 5.0, 300.0, 2.0
+_ROUND_SECONDS = 3600.0
+
+
+class PackMaintenance:
+    """Each server packs what it has the files of; the owner of the work removes."""
+
+    def __init__(self, catalog: SharedCatalog, sharing: VersionSharing) -> None:
+        self._catalog = catalog
+        self._sharing = sharing
+        self._removal = asyncio.Event()
+        self._next_wait = _FIRST_SECONDS
+
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
+        return supervisor.start_loop("packs", self._wait, self._run_round, within=_ROUND_SECONDS)
+
+    def apply_commit(self, commit: Commit) -> None:
+        """Look soon whether there is a pack of a version that has been deleted."""
+        if any(before is not None and after is None for before, after in commit.iter_changed_versions()):
+            self._removal.set()
+
+    async def maintain(self) -> None:
+        """Raises a ServingError."""
+        # First: what is in no later state was deleted, or never was.
+        packs = await self._sharing.list_packs()
+        await self._catalog.refresh()
+        state = self._catalog.state
+        if self._catalog.owns_work and (surplus := find_surplus(packs, state)):
+            await self._sharing.remove_packs(surplus)
+            logger.info("%d packs of versions were removed", len(surplus))
+        for record in list(state.versions.values()):
+            if is_pack_missing(record, packs) and await self._sharing.has_files(record):
+                await self._publish(record)
+
+    async def _wait(self) -> None:
+        seconds, self._next_wait = self._next_wait, _INTERVAL
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._removal.wait()
+            await asyncio.sleep(_REMOVAL_SECONDS)
+        self._removal.clear()
+
+    async def _run_round(self) -> None:
+        try:
+            await self.maintain()
+        except ServingError as error:
+            logger.warning("the packs of versions cannot be looked after now: %s", error.message)
+
+    async def _publish(self, record: VersionRecord) -> None:
+        deployed = record.deployed
+        if deployed is None:
+            return
+        pack = await self._sharing.publish(record, deployed)
+        if pack != deployed.pack:
+            await self._catalog.change(record_pack, record.name, record.uid, pack)
+
+
+def find_surplus(packs: set[tuple[str, str]], state: CatalogState) -> list[str]:
+    """What may be removed: `UID` for a version that there is not, `UID/DIGEST` for another pack than a READY one's."""
+    versions = {record.uid: record for record in state.versions.values()}
+    unknown = {uid for uid, _ in packs if uid not in versions}
+    stale = (
+        f"{uid}/{digest}"
+        for uid, digest in packs
+        if uid in versions and _has_another_pack(versions[uid], digest)
+    )
+    return sorted((*unknown, *stale))
+
+
+def is_pack_missing(record: VersionRecord, packs: set[tuple[str, str]]) -> bool:
+    deployed = record.deployed
+    if deployed is None or record.version.state is not VersionState.READY:
+        return False
+    return not deployed.pack or (record.uid, deployed.pack) not in packs
+
+
+def _has_another_pack(record: VersionRecord, digest: str) -> bool:
+    deployed = record.deployed
+    return (
+        deployed is not None
+        and record.version.state is VersionState.READY
+        and bool(deployed.pack)
+        and deployed.pack != digest
+    )

@@ -1,0 +1,198 @@
+"""The process that packs and fetches versions, with folders and buckets, damage, kills and full disks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.artifacts import shared_versions
+from serving.artifacts.shared_versions import (
+    CodeEnvironment,
+    FetchRequest,
+    LocalFiles,
+    PublishRequest,
+    RemoveRequest,
+    SharingReport,
+    SharingRequest,
+    fetch_version,
+    list_packs,
+    publish_version,
+    read_local_files,
+    remove_packs,
+)
+from serving.artifacts.storage import FileStore
+from serving.errors import FailedPrecondition, NotFound, Unavailable
+from tests.emulator import Emulator
+from tests.server import until
+from tests.serving.artifacts.test_packages import sdist
+
+COMMAND = (sys.executable, "-m", "serving.artifacts.shared_versions")
+UID = "0123456789abcdef"
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where packs are."""
+    if request.param == "folder":
+        return str(tmp_path / "shared")
+    emulator: Emulator = request.getfixturevalue("emulator")
+    return f"gs://{emulator.bucket()}/shared"
+
+
+@pytest.fixture
+def files() -> FileStore:
+    return FileStore(retry_seconds=5)
+
+
+def code(tmp_path: Path) -> CodeEnvironment:
+    return CodeEnvironment("", "", str(tmp_path / "cache"), 1 << 30, 60.0)
+
+
+def make_version(tmp_path: Path, size: int = 10, server: str = "a") -> Path:
+    folder = tmp_path / server / "versions" / UID
+    (folder / "model").mkdir(parents=True)
+    (folder / "model/model.bst").write_bytes(os.urandom(size))
+    return folder
+
+
+def publishing(folder: Path, uri: str, tmp_path: Path, **local: object) -> PublishRequest:
+    given = LocalFiles(pack="", **local)  # type: ignore[arg-type]
+    return PublishRequest(folder=str(folder), uri=f"{uri}/{UID}", local=given, code=code(tmp_path))
+
+
+def fetching(local: LocalFiles, uri: str, tmp_path: Path) -> FetchRequest:
+    """On another server."""
+    folder = tmp_path / "b" / "versions" / UID
+    return FetchRequest(folder=str(folder), uri=f"{uri}/{UID}", local=local, code=code(tmp_path))
+
+
+def start(request: SharingRequest, **options: object) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(COMMAND, stdin=-1, stdout=-1, stderr=-1, **options)  # type: ignore[call-overload]
+    process.stdin.write(msgspec.json.encode(request))
+    process.stdin.close()
+    return process  # type: ignore[no-any-return]
+
+
+def test_another_server_fetches_what_one_has_packed(uri: str, tmp_path: Path, files: FileStore) -> None:
+    """And nothing is left of it when it is removed."""
+    folder = make_version(tmp_path)
+    local = publish_version(publishing(folder, uri, tmp_path), files)
+    request = fetching(local, uri, tmp_path)
+
+    assert fetch_version(request, files) == local == read_local_files(folder)
+    there = Path(request.folder)
+    assert (there / "model/model.bst").read_bytes() == (folder / "model/model.bst").read_bytes()
+    assert read_local_files(there) == local
+    assert list(list_packs(uri, files)) == [f"{UID}/{local.pack}"]
+    # The same files make the same pack, also of a copy.
+    assert publish_version(publishing(there, uri, tmp_path), files) == local
+
+    remove_packs(RemoveRequest(uri, (UID,)), files)
+    assert list(list_packs(uri, files)) == []
+    with pytest.raises(NotFound, match="are not in .*shared_versions_uri"):
+        fetch_version(request, files)
+
+
+def test_a_damaged_pack_is_put_aside(uri: str, tmp_path: Path, files: FileStore) -> None:
+    """So that it is made again; what was there before stays."""
+    folder = make_version(tmp_path)
+    local = publish_version(publishing(folder, uri, tmp_path), files)
+    request = fetching(local, uri, tmp_path)
+    (old := Path(request.folder) / "model").mkdir(parents=True)
+    pack = f"{uri}/{UID}/{local.pack}.pack"
+    files.write(pack, files.read(pack)[:-1] + b"\0")
+
+    with pytest.raises(Unavailable, match=r"is damaged: .* is kept as .*\.damaged"):
+        fetch_version(request, files)
+
+    assert [path.name for path in old.parent.parent.iterdir()] == [UID]
+    assert list(old.parent.iterdir()) == [old]
+    assert list(list_packs(uri, files)) == []
+    publish_version(publishing(folder, uri, tmp_path), files)
+    assert fetch_version(request, files) == local
+
+
+def test_packages_for_another_machine_are_installed_anew(
+    tmp_path: Path, files: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of their archives, which are in the pack; without them the error says what to do."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    folder, uri = make_version(tmp_path), str(tmp_path / "shared")
+    (folder / "archives").mkdir()
+    (folder / "code/packages").mkdir(parents=True)
+    (folder / "code/packages/user.py").write_text("WHERE = 'there'\n")
+    archive = sdist(tmp_path, "user", "py_modules=['user']", {"user.py": "WHERE = 'here'\n"})
+    (folder / "archives" / archive.name).write_bytes(archive.read_bytes())
+    request = publishing(folder, uri, tmp_path, packages=("code/packages",))
+    local = publish_version(request, files)
+
+    taken = fetch_version(fetching(local, uri, tmp_path), files)
+    assert taken == local
+    user = tmp_path / "b/versions" / UID / "code/packages/user.py"
+    assert "there" in user.read_text()
+
+    monkeypatch.setattr(shared_versions, "_describe_platform", lambda _: "Python 2.7 on a VAX")
+    taken = fetch_version(fetching(local, uri, tmp_path), files)
+    assert taken == msgspec.structs.replace(local, is_as_packed=False)
+    assert "here" in user.read_text()
+
+    (folder / "archives" / archive.name).unlink()
+    monkeypatch.undo()
+    local = publish_version(request, files)
+    monkeypatch.setattr(shared_versions, "_describe_platform", lambda _: "Python 2.7 on a VAX")
+    with pytest.raises(FailedPrecondition, match="same Python and libraries"):
+        fetch_version(fetching(local, uri, tmp_path), files)
+
+
+def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path, files: FileStore) -> None:
+    """Neither of a pack nor of what was unpacked; and the next one succeeds."""
+    folder, uri = make_version(tmp_path, size=200 << 20), str(tmp_path / "shared")
+    request = publishing(folder, uri, tmp_path)
+    process = start(request)
+    until(lambda: any(path.stat().st_size for path in Path(uri).rglob(".*.part")))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert list(list_packs(uri, files)) == []
+    assert read_local_files(folder) is None
+
+    local = publish_version(request, files)
+    fetch = fetching(local, uri, tmp_path)
+    process = start(fetch)
+    until(lambda: list(tmp_path.glob("b/versions/.*.part/model/*")))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert read_local_files(Path(fetch.folder)) is None
+
+    assert fetch_version(fetch, files) == local
+    assert [path.name for path in (tmp_path / "b/versions").iterdir()] == [UID]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, files: FileStore) -> None:
+    folder, uri = make_version(tmp_path, size=2 << 20), str(tmp_path / "shared")
+    local = publish_version(publishing(folder, uri, tmp_path), files)
+    request = fetching(local, uri, tmp_path)
+
+    limited = ("sh", "-c", 'ulimit -f 1024; exec "$@"', "sh", *COMMAND)
+    ended = subprocess.run(limited, input=msgspec.json.encode(request), capture_output=True, check=True)
+
+    failed = msgspec.json.decode(ended.stdout.splitlines()[-1], type=SharingReport).failed
+    assert failed is not None
+    assert failed.status == "UNAVAILABLE"
+    assert "Free some space" in failed.message
+    assert list((tmp_path / "b/versions").iterdir()) == []
+
+
+def test_a_disk_that_will_be_full_is_not_filled(
+    tmp_path: Path, files: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "shared")
+    local = publish_version(publishing(make_version(tmp_path), uri, tmp_path), files)
+    monkeypatch.setattr(shared_versions, "_SPARE_BYTES", 1 << 62)
+    with pytest.raises(Unavailable, match="There is no room"):
+        fetch_version(fetching(local, uri, tmp_path), files)

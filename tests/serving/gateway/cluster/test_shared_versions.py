@@ -1,0 +1,137 @@
+"""Versions that another server has prepared: their files are fetched, kept and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.gateway.control.pack_maintenance import PackMaintenance
+from serving.names import VersionName
+from serving.resources import VersionState
+from tests.conftest import Report
+from tests.postgres import Postgres
+from tests.serving.gateway.cluster.world import MODELS, Member, find_owner, run, until, write_model
+
+V = VersionName("p", "m", "v")
+ROWS = {"instances": [[1.0]]}
+
+
+def find_packs(shared: Path) -> Iterator[Path]:
+    return shared.rglob("*.pack")
+
+
+async def create_version(member: Member, folder: Path, name: str = "v") -> None:
+    body = {"name": name, "deploymentUri": str(folder), "framework": "SCIKIT_LEARN"}
+    await member.call("POST", f"{MODELS}/m/versions", body)
+    await member.until_version(VersionName("p", "m", name), VersionState.READY)
+
+
+def maintenance(member: Member) -> PackMaintenance:
+    found = member.sharing._maintenance
+    assert found is not None
+    return found
+
+
+def test_the_first_node_on_another_server_takes_a_download(
+    postgres: Postgres, tmp_path: Path, report: Report, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the original location nor the server that prepared it is needed; many requests wait for one."""
+    shared, model = tmp_path / "shared", write_model(tmp_path / "model")
+    caplog.set_level(logging.INFO, "serving.gateway.control.version_sharing")
+
+    async def main(a: Member, b: Member) -> None:
+        owner, other = await find_owner((a, b))
+        await owner.call("POST", MODELS, {"name": "m"})
+        await create_version(owner, model)
+        await other.until_version(V, VersionState.READY)
+        uid = owner.state.versions[V].uid
+        assert len(list(find_packs(shared))) == 1
+        assert not (other.folder / "versions").exists()
+
+        await asyncio.to_thread(shutil.rmtree, model)
+        await asyncio.to_thread(shutil.rmtree, owner.folder / "versions")
+        answers = await asyncio.gather(
+            *(other.call("POST", f"/v1/{V}:predict", ROWS) for _ in range(20))
+        )
+        assert answers == [{"predictions": [3.0]}] * 20
+        fetched = [line for line in caplog.messages if "files were fetched" in line]
+        assert len(fetched) == 1
+        report(f"the first node on another server: {fetched[0]}")
+        assert (other.folder / "versions" / uid / "model/model.joblib").exists()
+
+        await owner.call("DELETE", f"/v1/{V}")
+        await other.until_version(V, None)
+        await until(lambda: not list(find_packs(shared)))
+        await until(lambda: not (other.folder / "versions" / uid).exists())
+
+    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
+
+
+def test_a_damaged_pack_is_made_again(postgres: Postgres, tmp_path: Path) -> None:
+    """By a server that has the files; until then the answer says what is wrong."""
+    shared, model = tmp_path / "shared", write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        owner, other = await find_owner((a, b))
+        await owner.call("POST", MODELS, {"name": "m"})
+        await create_version(owner, model)
+        await other.until_version(V, VersionState.READY)
+        (pack,) = find_packs(shared)
+        pack.write_bytes(pack.read_bytes()[:-1] + b"\0")
+
+        refused = await other.send("POST", f"/v1/{V}:predict", ROWS)
+        assert refused.status_code >= 400
+        assert "is damaged: its SHA-256 is" in refused.text
+        assert await owner.call("POST", f"/v1/{V}:predict", ROWS) == {"predictions": [3.0]}
+
+        await maintenance(owner).maintain()
+        assert list(find_packs(shared)) == [pack]
+        answer: Any = None
+        while answer is None or answer.status_code >= 400:
+            answer = await other.send("POST", f"/v1/{V}:predict", ROWS)
+        assert answer.json() == {"predictions": [3.0]}
+
+    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
+
+
+def test_versions_of_before_are_packed_and_packs_of_nothing_are_removed(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    """The setting is new; a kill has left a pack of a version that there is not."""
+    shared, model = tmp_path / "shared", write_model(tmp_path / "model")
+    address = postgres.create_database()
+
+    async def create(a: Member, b: Member) -> None:
+        await a.call("POST", MODELS, {"name": "m"})
+        await create_version(a, model)
+
+    run(address, tmp_path, create)
+
+    async def main(a: Member, b: Member) -> None:
+        owner, _ = await find_owner((a, b))
+        assert not list(find_packs(shared))
+        left = shared / owner.store.id / "fedcba9876543210" / f"{'0' * 64}.pack"
+        foreign = shared / "another-database" / "fedcba9876543210" / f"{'0' * 64}.pack"
+        for file in (left, foreign):
+            file.parent.mkdir(parents=True)
+            file.touch()
+        for member in (a, b):
+            await maintenance(member).maintain()
+        deployed = owner.state.versions[V].deployed
+        assert deployed is not None
+        packs = {file.stem: file for file in find_packs(shared)}
+        assert packs.keys() == {deployed.pack, foreign.stem}
+        assert packs[foreign.stem] == foreign
+        for member in (a, b):
+            await member.catalog.refresh()
+            assert await member.call("POST", f"/v1/{V}:predict", ROWS) == {"predictions": [3.0]}
+            uid = member.state.versions[V].uid
+            assert (member.folder / "versions" / uid).exists()
+
+    run(address, tmp_path, main, shared_versions_uri=str(shared))

@@ -55,8 +55,8 @@ class Autoscaler:
 
     `tick` is the time between two rounds in seconds. Nodes may take `memory_bytes` in all (0: what the pool
     has free). `on_trouble` is called with a version's key and why its nodes cannot be started, "" once one
-    could, `on_event` with each decision and failure of any version. `before_start` is awaited before nodes of a
-    version are started, while requests wait for them; it raises StartFailedError, and may change what
+    could, `on_event` with each decision and failure of any version. `before_start` is awaited before nodes of
+    a version are started, while requests wait for them; it raises StartFailedError, and may change what
     `track_version` was called with.
     """
 

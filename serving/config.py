@@ -303,9 +303,9 @@ class ServeConfig(ServerSettings):
     peer_key: str = setting("", "PEM file with the key of that certificate.")
     shared_versions_uri: str = setting(
         "",
-        "Folder or gs:// bucket with the files of versions, for several servers on one database (setting state): what "
-        "one has fetched and installed, the others fetch from there. When left out, their state folders must be on "
-        "one file system.",
+        "Folder or gs:// bucket for the files of versions, with several servers on one database (setting "
+        "state): what one has fetched and installed, the others fetch from there. When left out, their state "
+        "folders must be on one file system.",
     )
     default_project: str = setting(
         "local",

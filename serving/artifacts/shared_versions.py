@@ -2,8 +2,8 @@
 
 FOLDER/DATABASE/UID/DIGEST.pack     a whole pack, see `version_pack`
 
-The gateway starts `python -m serving.artifacts.shared_versions`, as it does for preparations: one request comes in
-on stdin, a SharingReport per line goes out on stdout.
+The gateway starts `python -m serving.artifacts.shared_versions`, as it does for preparations: one request
+comes in on stdin, a SharingReport per line goes out on stdout.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from serving import container_engine
 from serving.artifacts import package_cache, packages, version_pack
 from serving.artifacts.prepare import PreparationFailure, describe_failure, heartbeat
 from serving.artifacts.storage import ArtifactFetcher, FileInfo, FileStore
+from serving.artifacts.storage.local_files import sync_to_disk
 from serving.artifacts.version_pack import ARCHIVES, CODE, DamagedPackError, PackedCode, PackIndex
 from serving.errors import FailedPrecondition, NotFound, ServingError, Unavailable
 from serving.scratch_folders import remove_folder
@@ -35,6 +36,7 @@ _LOCAL_FILE = "shared.json"
 # Files may change while they are packed: a node may compile modules.
 _PACK_TRIES, _FETCH_TRIES = 3, 2
 _NAMES_PER_LINE = 1000
+_FLUSHED_ONE_BY_ONE = 200
 # What the disk must have left besides.
 _SPARE_BYTES = 64 << 20
 
@@ -45,8 +47,9 @@ SILENCE_SECONDS = 60.0
 class LocalFiles(msgspec.Struct, frozen=True):
     """The files of a version on this machine: those of the pack with the digest `pack`.
 
-    `packages` are the folders of modules, in search order, and `interpreter` the Python that runs them, relative to
-    the version's folder where they are in it. `is_as_packed` is False where packages were installed here.
+    `packages` are the folders of modules, in search order, and `interpreter` the Python that runs them,
+    relative to the version's folder where they are in it. `is_as_packed` is False where packages were
+    installed here.
     """
 
     pack: str
@@ -66,7 +69,7 @@ class CodeEnvironment(msgspec.Struct, frozen=True):
 
 
 class PublishRequest(msgspec.Struct, frozen=True, tag="publish", kw_only=True):
-    """Pack the version in `folder` into the folder `uri`, and note in `folder` as what; `local.pack` is ""."""
+    """Pack the version in `folder` into the folder `uri`, and note there as what; `local.pack` is ""."""
 
     folder: str
     uri: str
@@ -127,16 +130,17 @@ def read_local_files(folder: Path) -> LocalFiles | None:
 
 
 def publish_version(request: PublishRequest, files: FileStore) -> LocalFiles:
-    """Pack a version; the pack appears when it is whole. Raises what FileStore raises, and InvalidArgument."""
+    """Pack a version; the pack appears when it is whole.
+
+    Raises what FileStore raises, and InvalidArgument for files that cannot be packed.
+    """
     folder = Path(request.folder)
     for attempt in range(_PACK_TRIES):
         index = PackIndex(version_pack.list_files(folder), _describe_code(folder, request))
         try:
             # Its name is needed before it is written. Nothing is kept of it meanwhile, on disk or in memory.
             digest = version_pack.write_pack(folder, index, lambda _: None)
-            with files.create(_pack_uri(request.uri, digest)) as out:
-                if version_pack.write_pack(folder, index, out.write) != digest:
-                    raise Unavailable(f"The files in {folder} change while they are packed; try again.")
+            _write_pack(folder, index, digest, request.uri, files)
         except (Unavailable, FileNotFoundError):
             if attempt + 1 == _PACK_TRIES:
                 raise
@@ -152,8 +156,8 @@ def publish_version(request: PublishRequest, files: FileStore) -> LocalFiles:
 def fetch_version(request: FetchRequest, files: FileStore) -> LocalFiles:
     """Make the folder of a version, which appears when it is whole.
 
-    Raises NotFound without its pack, Unavailable for a damaged one or too little room, LoadFailed where its packages
-    cannot be installed here, and what FileStore raises.
+    Raises NotFound without its pack, Unavailable for a damaged one or too little room, LoadFailed where its
+    packages cannot be installed here, and what FileStore raises.
     """
     if request.image:
         _check_image(request)
@@ -165,9 +169,10 @@ def fetch_version(request: FetchRequest, files: FileStore) -> LocalFiles:
         if index.code is not None and not _has_code(index, request.code):
             local = _install_code(request, index, partial)
         _write_local_files(partial, local)
-        os.sync()  # its files are too many to flush one by one
+        _flush_files(partial, index)
         remove_folder(folder)
         partial.rename(folder)
+        sync_to_disk(folder.parent)
     finally:
         remove_folder(partial)
     return local
@@ -192,6 +197,13 @@ def remove_packs(request: RemoveRequest, files: FileStore) -> None:
             files.delete_folder(uri)
 
 
+def _write_pack(folder: Path, index: PackIndex, digest: str, uri: str, files: FileStore) -> None:
+    """Raises Unavailable, and writes nothing, if the files are others by now than those of the digest."""
+    with files.create(_pack_uri(uri, digest)) as out:
+        if version_pack.write_pack(folder, index, out.write) != digest:
+            raise Unavailable(f"The files in {folder} change while they are packed; try again.")
+
+
 def _pack_uri(uri: str, digest: str) -> str:
     return f"{uri}/{digest}{_PACK_SUFFIX}"
 
@@ -200,6 +212,16 @@ def _write_local_files(folder: Path, local: LocalFiles) -> None:
     part = folder / f"{_LOCAL_FILE}.part"
     part.write_bytes(msgspec.json.encode(local))
     part.replace(folder / _LOCAL_FILE)
+
+
+def _flush_files(folder: Path, index: PackIndex) -> None:
+    """Have the files survive a power cut, as the note does that they are whole."""
+    if len(index.files) > _FLUSHED_ONE_BY_ONE:
+        os.sync()  # of the whole machine, for which requests wait
+        return
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            sync_to_disk(path)
 
 
 def _describe_code(folder: Path, request: PublishRequest) -> PackedCode | None:
@@ -230,8 +252,8 @@ def _check_image(request: FetchRequest) -> None:
     found = container_engine.fetch_image(request.engine, request.image)
     if found != request.image_id:
         raise FailedPrecondition(
-            f"The image {request.image} is {found} here, and was {request.image_id} when the version was created. "
-            "Pull that one on this machine, or create the version again."
+            f"The image {request.image} is {found} here, and was {request.image_id} when the version was "
+            "created. Pull that one on this machine, or create the version again."
         )
 
 
@@ -243,8 +265,9 @@ def _unpack(request: FetchRequest, files: FileStore, target: Path) -> PackIndex:
             found = system.stat(name)
         except NotFound as error:
             raise NotFound(
-                f"The files of the version are not in {request.uri} (setting shared_versions_uri). A server that has "
-                "them puts them there within some minutes; else delete the version and create it again."
+                f"The files of the version are not in {request.uri} (setting shared_versions_uri). A server "
+                "that has them puts them there within some minutes; else delete the version, and create it "
+                "again."
             ) from error
         try:
             return _unpack_once(request, files, found, target)
@@ -253,8 +276,9 @@ def _unpack(request: FetchRequest, files: FileStore, target: Path) -> PackIndex:
     # Not removed: it may be this machine that is at fault.
     files.move(uri, f"{uri}{_DAMAGED_SUFFIX}")
     raise Unavailable(
-        f"{uri} is damaged: {damage}. It is kept as {name.rpartition('/')[2]}{_DAMAGED_SUFFIX}. A server that has the "
-        "version's files puts them there again within some minutes; else delete the version and create it again."
+        f"{uri} is damaged: {damage}. It is kept as {name.rpartition('/')[2]}{_DAMAGED_SUFFIX}. A server "
+        "that has the version's files puts them there again within some minutes; else delete the version, "
+        "and create it again."
     )
 
 
@@ -263,8 +287,8 @@ def _unpack_once(request: FetchRequest, files: FileStore, found: FileInfo, targe
     target.mkdir(parents=True)
     if found.size + _SPARE_BYTES > shutil.disk_usage(target).free:
         raise Unavailable(
-            f"There is no room for the {found.size >> 20} MiB of the version's files in {target.parent}. Free some "
-            "space there."
+            f"There is no room for the {found.size >> 20} MiB of the version's files in {target.parent}. "
+            "Free some space there."
         )
 
     def is_wanted(index: PackIndex, top: str) -> bool:
@@ -282,10 +306,11 @@ def _install_code(request: FetchRequest, index: PackIndex, folder: Path) -> Loca
     """Install the packages of a version that another kind of machine has packed."""
     archives = sorted((folder / ARCHIVES).glob("*")) if (folder / ARCHIVES).is_dir() else []
     if not archives:
+        packed_for = index.code.platform if index.code else "another machine"
         raise FailedPrecondition(
-            f"The packages of the version were installed for {index.code.platform if index.code else 'another machine'}, not for this "
-            "server, and their archives are not kept. Give all servers the same Python and libraries, or create the "
-            "version again."
+            f"The packages of the version were installed for {packed_for}, not for this server, and their "
+            "archives are not kept. Give all servers the same Python and libraries, or create the version "
+            "again."
         )
     code = request.code
     logger.info("the packages of %s are installed anew: they are for another machine", folder.name)

@@ -1,8 +1,8 @@
 """The pack of a version: one file with all that its nodes read, for other servers.
 
-It has a line that names the format, the length of the index in eight bytes, the index as JSON, and the contents of
-the files in the order of the index. Its name is its SHA-256, which is in the version's record too: a reader
-uses nothing of a pack until that is compared.
+It has a line that names the format, the length of the index in eight bytes, the index as JSON, and the
+contents of the files in the order of the index. Its name is its SHA-256, which is in the version's record
+too: a reader uses nothing of a pack until that is compared.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _walk_folder(top: Path, folder: Path) -> Iterator[PackedFile]:
         name = _name_in(top, path)
         if entry.is_symlink():
             if not name.startswith(f"{CODE}/"):
-                raise InvalidArgument(f"{path} is a symbolic link, which cannot be shared with other servers.")
+                raise InvalidArgument(
+                    f"{path} is a symbolic link, which cannot be shared with other servers."
+                )
             yield PackedFile(name, link=str(path.readlink()))
         elif entry.is_dir():
             yield from _walk_folder(top, path)
@@ -152,7 +154,7 @@ def _name_in(top: Path, path: Path) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(
-            f"The name of {ascii(str(path))} is not UTF-8: the file cannot be shared. Rename it."
+            f"The name of {str(path)!a} is not UTF-8: the file cannot be shared. Rename it."
         ) from None
     return name
 
@@ -214,9 +216,9 @@ def _check_file(file: PackedFile) -> None:
     """Raises DamagedPackError for a name outside of the folders that a pack may have."""
     parts = file.name.split("/")
     if parts[0] not in _FOLDERS or {"", ".", ".."} & set(parts) or "\0" in file.name + file.link:
-        raise DamagedPackError(f"it names a file {ascii(file.name[:100])}")
+        raise DamagedPackError(f"it names a file {file.name[:100]!a}")
     if file.size < 0 or (file.link and parts[0] != CODE):
-        raise DamagedPackError(f"its index cannot be right for {ascii(file.name[:100])}")
+        raise DamagedPackError(f"its index cannot be right for {file.name[:100]!a}")
 
 
 def _copy_content(source: _HashingReader, file: PackedFile, target: Path | None) -> None:
@@ -228,7 +230,7 @@ def _copy_content(source: _HashingReader, file: PackedFile, target: Path | None)
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = _PROGRAM_MODE if file.is_program else _FILE_MODE
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with open(descriptor, "wb") as stream:
+    with os.fdopen(descriptor, "wb") as stream:
         for size in _split_size(file.size):
             stream.write(source.read_exactly(size))
     os.utime(target, (file.mtime, file.mtime))

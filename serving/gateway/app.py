@@ -203,7 +203,12 @@ class Gateway:
         )
         version_sharing = None if sharing is None else sharing.create_version_sharing(config, environment)
         self._deployer = VersionDeployer(
-            config, environment, self._activator, self._autoscaler, self._pool.count_cores, version_sharing
+            config,
+            environment,
+            self._activator,
+            self._autoscaler,
+            self._pool.count_cores,
+            sharing=version_sharing,
         )
         self._reconciler = Reconciler(self._deployer, self._autoscaler, self._pool, self._supervisor)
         self._routing_table = RoutingTable(self._deployer.build_node_spec)

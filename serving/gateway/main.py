@@ -118,8 +118,8 @@ def _open_state(config: ServeConfig) -> tuple[StateStore, StateSharing | None]:
     if not config.state:
         if config.shared_versions_uri:
             raise InvalidArgument(
-                "shared_versions_uri is for several servers on one database: name that too (setting state), or leave "
-                "it out."
+                "shared_versions_uri is for several servers on one database: name that too (setting state), "
+                "or leave it out."
             )
         check_home(folder, None)
         return SqliteStore(folder / STATE_FILE), None

@@ -15,8 +15,8 @@ from serving.gateway.api.in_process import AsgiApp
 from serving.gateway.api.request_io import error_response
 from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.control.deployment import VersionDeployer
-from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.pack_maintenance import PackMaintenance
+from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner

@@ -33,7 +33,6 @@ from serving.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
-    ServingError,
     Unavailable,
     field_error,
 )
@@ -94,6 +93,7 @@ class VersionDeployer:
         activator: Activator,
         autoscaler: Autoscaler,
         count_cores: Callable[[], int],
+        *,
         sharing: VersionSharing | None = None,
     ) -> None:
         self._config = config
@@ -101,7 +101,9 @@ class VersionDeployer:
         self._node_environment = sanitize_environment(environment, config.node_environment)
         self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
         self._sources = TrustedSources.from_setting(config.trusted_sources)
-        self._folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir, config.shared_versions_uri)
+        self._folders = LocalFolderPolicy.from_setting(
+            config.local_folders, config.state_dir, config.shared_versions_uri
+        )
         self._interpreters = InterpreterRegistry(
             interpreters.parse_interpreters(config.runtime), config.state_dir
         )

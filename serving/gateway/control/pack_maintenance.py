@@ -1,4 +1,4 @@
-"""Keeps the packs of versions in step with the state: removes those of deleted ones, and makes those that lack."""
+"""Keeps packs in step with the state: removes those of deleted versions, and makes those that are missing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PackMaintenance:
 
 
 def find_surplus(packs: set[tuple[str, str]], state: CatalogState) -> list[str]:
-    """What may be removed: `UID` for a version that there is not, `UID/DIGEST` for another pack than a READY one's."""
+    """What may be removed: `UID` for an unknown version, `UID/DIGEST` for another pack than a READY one's."""
     versions = {record.uid: record for record in state.versions.values()}
     unknown = {uid for uid, _ in packs if uid not in versions}
     stale = (

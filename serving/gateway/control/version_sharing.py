@@ -30,7 +30,7 @@ from serving.artifacts.shared_versions import (
     make_relative,
     read_local_files,
 )
-from serving.artifacts.storage.file_system import parse_storage_uri
+from serving.artifacts.trusted_sources import parse_local_folder
 from serving.config import ServeConfig
 from serving.container_engine import find_engine
 from serving.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
@@ -257,11 +257,11 @@ class VersionSharing:
 
 
 def _check_uri(uri: str) -> None:
-    bucket, name = parse_storage_uri(uri)
-    if "*" in uri or (not bucket and name != uri.removeprefix("file://")):
+    folder = parse_local_folder("shared_versions_uri", uri)
+    if "*" in uri or (folder and folder != uri.removeprefix("file://")):
         raise InvalidArgument(
-            f"shared_versions_uri is {uri!r}: expected gs://BUCKET/FOLDER or the absolute path of a folder that "
-            "all servers reach."
+            f"shared_versions_uri is {uri!r}: expected gs://BUCKET/FOLDER or the absolute path of a folder "
+            "that all servers reach."
         )
 
 

@@ -98,8 +98,8 @@ class JobQueue:
 
     Each job that is worked on has a task of the application's supervisor, and its own folder in `folder`.
     Processes may be forked from pilots of `pool`. Versions that jobs become are created by `operations`; a
-    project may have `max_versions`, 0: any number. `fetch_files` has the files of a job's version on this server,
-    where another one may have prepared them.
+    project may have `max_versions`, 0: any number. `fetch_files` has the files of a job's version on this
+    server, where another one may have prepared them.
     """
 
     def __init__(

@@ -130,7 +130,9 @@ class RequestLog:
                 bigquery=config.log_bigquery == "auto",
                 stdout=config.log_stdout,
                 log_format=config.log_format,
-                folders=LocalFolderPolicy.from_setting(config.local_folders, config.state_dir, config.shared_versions_uri),
+                folders=LocalFolderPolicy.from_setting(
+                    config.local_folders, config.state_dir, config.shared_versions_uri
+                ),
             ),
             environment,
             supervisor,

@@ -37,8 +37,8 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     by `serving.model_schema`; it is "" for versions that are older than schemas until a node reports it.
     `interpreter` is the Python that computes the model, "" for the server's own. `bare`: its machine type at
     creation was one on which AI Platform returned a single output without its name. `image` is the id of its
-    container's image. Paths are those of the server that created the version; `pack` is the digest of what other
-    servers fetch, "" if there is none.
+    container's image. Paths are those of the server that created the version; `pack` is the digest of what
+    other servers fetch, "" if there is none.
     """
 
     model_dir: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -72,11 +73,13 @@ def fetching(local: LocalFiles, uri: str, tmp_path: Path) -> FetchRequest:
     return FetchRequest(folder=str(folder), uri=f"{uri}/{UID}", local=local, code=code(tmp_path))
 
 
-def start(request: SharingRequest, **options: object) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(COMMAND, stdin=-1, stdout=-1, stderr=-1, **options)  # type: ignore[call-overload]
-    process.stdin.write(msgspec.json.encode(request))
-    process.stdin.close()
-    return process  # type: ignore[no-any-return]
+@contextlib.contextmanager
+def killed(request: SharingRequest, file: Path) -> Iterator[None]:
+    """Run the process for the length of the block, then kill it."""
+    file.write_bytes(msgspec.json.encode(request))
+    with file.open() as given, subprocess.Popen(COMMAND, stdin=given, stdout=-3, stderr=-3) as process:
+        yield
+        process.kill()
 
 
 def test_another_server_fetches_what_one_has_packed(uri: str, tmp_path: Path, files: FileStore) -> None:
@@ -95,7 +98,7 @@ def test_another_server_fetches_what_one_has_packed(uri: str, tmp_path: Path, fi
 
     remove_packs(RemoveRequest(uri, (UID,)), files)
     assert list(list_packs(uri, files)) == []
-    with pytest.raises(NotFound, match="are not in .*shared_versions_uri"):
+    with pytest.raises(NotFound, match=r"are not in .*shared_versions_uri"):
         fetch_version(request, files)
 
 
@@ -152,21 +155,17 @@ def test_packages_for_another_machine_are_installed_anew(
 
 def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path, files: FileStore) -> None:
     """Neither of a pack nor of what was unpacked; and the next one succeeds."""
-    folder, uri = make_version(tmp_path, size=200 << 20), str(tmp_path / "shared")
+    folder, uri = make_version(tmp_path, size=48 << 20), str(tmp_path / "shared")
     request = publishing(folder, uri, tmp_path)
-    process = start(request)
-    until(lambda: any(path.stat().st_size for path in Path(uri).rglob(".*.part")))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with killed(request, tmp_path / "request"):
+        until(lambda: any(path.stat().st_size for path in Path(uri).rglob(".*.part")), "a pack")
     assert list(list_packs(uri, files)) == []
     assert read_local_files(folder) is None
 
     local = publish_version(request, files)
     fetch = fetching(local, uri, tmp_path)
-    process = start(fetch)
-    until(lambda: list(tmp_path.glob("b/versions/.*.part/model/*")))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with killed(fetch, tmp_path / "request"):
+        until(lambda: list(tmp_path.glob("b/versions/.*.part/model/*")), "a file")
     assert read_local_files(Path(fetch.folder)) is None
 
     assert fetch_version(fetch, files) == local

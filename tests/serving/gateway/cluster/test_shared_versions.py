@@ -56,9 +56,7 @@ def test_the_first_node_on_another_server_takes_a_download(
 
         await asyncio.to_thread(shutil.rmtree, model)
         await asyncio.to_thread(shutil.rmtree, owner.folder / "versions")
-        answers = await asyncio.gather(
-            *(other.call("POST", f"/v1/{V}:predict", ROWS) for _ in range(20))
-        )
+        answers = await asyncio.gather(*(other.call("POST", f"/v1/{V}:predict", ROWS) for _ in range(20)))
         assert answers == [{"predictions": [3.0]}] * 20
         fetched = [line for line in caplog.messages if "files were fetched" in line]
         assert len(fetched) == 1
@@ -70,7 +68,7 @@ def test_the_first_node_on_another_server_takes_a_download(
         await until(lambda: not list(find_packs(shared)))
         await until(lambda: not (other.folder / "versions" / uid).exists())
 
-    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
+    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared), peer_port="off")
 
 
 def test_a_damaged_pack_is_made_again(postgres: Postgres, tmp_path: Path) -> None:
@@ -97,7 +95,7 @@ def test_a_damaged_pack_is_made_again(postgres: Postgres, tmp_path: Path) -> Non
             answer = await other.send("POST", f"/v1/{V}:predict", ROWS)
         assert answer.json() == {"predictions": [3.0]}
 
-    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
+    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared), peer_port="off")
 
 
 def test_versions_of_before_are_packed_and_packs_of_nothing_are_removed(
@@ -134,4 +132,4 @@ def test_versions_of_before_are_packed_and_packs_of_nothing_are_removed(
             uid = member.state.versions[V].uid
             assert (member.folder / "versions" / uid).exists()
 
-    run(address, tmp_path, main, shared_versions_uri=str(shared))
+    run(address, tmp_path, main, shared_versions_uri=str(shared), peer_port="off")

@@ -37,19 +37,13 @@ USUAL = LeaseTiming()
 class Member:
     """A gateway of several, and a client of it."""
 
-    def __init__(self, address: str, folder: Path, timing: LeaseTiming, shared_versions_uri: str = "") -> None:
+    def __init__(self, address: str, folder: Path, timing: LeaseTiming, **settings: Any) -> None:
         self.folder = folder
         self.store = PostgresStore(address)
         self.sharing = StateSharing(self.store, timing)
         self.pools: list[InProcessPool] = []
         self.gateway = Gateway(
-            ServeConfig(
-                state_dir=folder,
-                pilots="off",
-                default_project="p",
-                state=address,
-                shared_versions_uri=shared_versions_uri,
-            ),
+            ServeConfig(state_dir=folder, pilots="off", default_project="p", state=address, **settings),
             self.store,
             dict(os.environ),
             job_command=FAKE,
@@ -149,13 +143,13 @@ def run(
     folder: Path,
     main: Callable[[Member, Member], Awaitable[None]],
     timing: LeaseTiming = USUAL,
-    shared_versions_uri: str = "",
+    **settings: Any,
 ) -> None:
-    """A test on two gateways from their start to their stop."""
+    """A test on two gateways from their start to their stop; `settings` are those of both."""
 
     async def bounded() -> None:
         async with asyncio.timeout(HANG_SECONDS):
-            members = [Member(address, folder / name, timing, shared_versions_uri) for name in "ab"]
+            members = [Member(address, folder / name, timing, **settings) for name in "ab"]
             for member in members:
                 member.folder.mkdir(exist_ok=True)
                 await member.start()

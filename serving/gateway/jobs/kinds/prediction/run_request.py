@@ -46,7 +46,9 @@ class JobDefaults:
             options = tuple(shlex.split(config.batch_options))
         except ValueError as error:
             raise InvalidArgument(f"batch_options cannot be split into options: {error}.") from error
-        folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir, config.shared_versions_uri)
+        folders = LocalFolderPolicy.from_setting(
+            config.local_folders, config.state_dir, config.shared_versions_uri
+        )
         return cls(
             config.batch_runner,
             options,

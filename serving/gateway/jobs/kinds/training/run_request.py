@@ -65,7 +65,9 @@ class TrainingDefaults:
             config.cache_bytes,
             config.build_timeout,
             config.training_log_bytes,
-            LocalFolderPolicy.from_setting(config.local_folders, config.state_dir, config.shared_versions_uri),
+            LocalFolderPolicy.from_setting(
+                config.local_folders, config.state_dir, config.shared_versions_uri
+            ),
             InterpreterRegistry(interpreters.parse_interpreters(config.runtime), config.state_dir),
         )
 

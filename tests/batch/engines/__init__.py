@@ -1,0 +1,1 @@
+"""Tests of what engines are asked."""

@@ -18,6 +18,9 @@ LINES = frozenset({"JSON", "TEXT"})
 
 # Bytes of input that are worth the start of a worker, and bytes per result file, about.
 _WORKER_BYTES, _SHARD_BYTES = 4 << 20, 64 << 20
+# So many shards for each worker, if they are not smaller than this: a worker that is lost, slow or late then
+# costs, or takes over, a part of a share only.
+_SHARDS_PER_WORKER, _LEAST_SHARD_BYTES = 4, 8 << 20
 # The assumed compression ratio, for balance only.
 _COMPRESSION_RATIO = 4
 
@@ -60,7 +63,7 @@ def choose_worker_count(items: Sequence[FileInfo], most: int, data_format: str) 
 def plan_shards(items: Sequence[FileInfo], workers: int, data_format: str) -> tuple[Shard, ...]:
     """Shards of about the same size, the same number for every worker."""
     total = sum(_weigh_item(item, data_format) for item in items)
-    count = math.ceil(max(1, math.ceil(total / _SHARD_BYTES)) / workers) * workers
+    count = _count_shards(total, workers)
     groups: list[list[Split]] = [[] for _ in range(count)]
     before = 0
     for split, weight in _split_items(items, total / count, data_format):
@@ -69,6 +72,11 @@ def plan_shards(items: Sequence[FileInfo], workers: int, data_format: str) -> tu
         before += weight
     filled = [group for group in groups if group]
     return tuple(Shard(index, tuple(group)) for index, group in enumerate(filled))
+
+
+def _count_shards(size: int, workers: int) -> int:
+    least = min(workers * _SHARDS_PER_WORKER, size // _LEAST_SHARD_BYTES)
+    return math.ceil(max(1, math.ceil(size / _SHARD_BYTES), least) / workers) * workers
 
 
 def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
@@ -81,6 +89,11 @@ def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
         )
 
     return sorted(shards, key=weigh_shard, reverse=True)
+
+
+def count_bytes(shard: Shard) -> int:
+    """As stored."""
+    return sum((split.item.size if split.end is None else split.end) - split.start for split in shard.splits)
 
 
 def is_compressed(item: FileInfo, data_format: str) -> bool:

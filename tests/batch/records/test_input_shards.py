@@ -82,10 +82,20 @@ def test_lines_are_shared_out_evenly(found: list[int], workers: int) -> None:
         [item(number, size) for number, size in enumerate(found)], workers, "JSON"
     )
 
-    wanted = math.ceil(max(1, math.ceil(total / (64 * MIB))) / workers) * workers
+    least = min(4 * workers, total // (8 * MIB))
+    wanted = math.ceil(max(1, math.ceil(total / (64 * MIB)), least) / workers) * workers
     assert len(shards) <= wanted
     assert max(map(weight, shards)) <= 1.1 * total / wanted + 2
     assert len(shards) == wanted or total < 2 * wanted
+
+
+def test_each_worker_has_several_shards() -> None:
+    """As long as they are worth a file each: 8 MiB and more."""
+
+    def count(size: int, workers: int) -> int:
+        return len(input_shards.plan_shards([item(0, size)], workers, "JSON"))
+
+    assert [count(size * MIB, 2) for size in (1, 17, 40, 64, 500, 1000)] == [2, 2, 6, 8, 8, 16]
 
 
 def test_tiny_files_are_read_together() -> None:
@@ -100,7 +110,7 @@ def test_tiny_files_are_read_together() -> None:
 
 def test_compressed_files_are_balanced_as_what_they_hold() -> None:
     """Four files of the same compressed size go to two workers in pairs."""
-    found = [item(number, 2 * MIB, name=".gz") for number in range(4)]
+    found = [item(number, MIB // 2, name=".gz") for number in range(4)]
     shards = input_shards.plan_shards(found, 2, "JSON")
 
     assert [len(shard.splits) for shard in shards] == [2, 2]

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from batch import job
-from batch.messages import JobReport, JobRequest
+from batch.failures import WorkersLost
+from batch.messages import EXIT_WORKERS_LOST, JobReport, JobRequest
 from serving.errors import ServingError
 
 logger = logging.getLogger("batch")
@@ -42,8 +43,9 @@ def start(arguments: Mapping[str, Any], listener: socket.socket, report: ReportM
 def run_attempt(request: JobRequest, send_report: job.SendReport) -> int:
     """Run an attempt in this process, which must end with the exit code that this returns.
 
-    1: another attempt may succeed. Threads and destructors of frameworks and Beam can hang the interpreter's
-    exit: end the process by `os._exit`. `send_report` is called by one thread at a time.
+    1, and EXIT_WORKERS_LOST: another attempt may succeed. Threads and destructors of frameworks and Beam can
+    hang the interpreter's exit: end the process by `os._exit`. `send_report` is called by one thread at a
+    time.
     """
     _set_up_logging()
     os.nice(_NICE)
@@ -61,7 +63,7 @@ def run_attempt(request: JobRequest, send_report: job.SendReport) -> int:
     except Exception as error:
         # An expected failure needs no traceback.
         logger.error("the attempt failed: %s", error, exc_info=not isinstance(error, ServingError))
-        code = 1
+        code = EXIT_WORKERS_LOST if isinstance(error, WorkersLost) else 1
     logging.shutdown()
     return code
 

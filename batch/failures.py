@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from batch.messages import FailureStatus
-from serving.errors import InvalidArgument, ServingError
+from serving.errors import InvalidArgument, ServingError, Unavailable
 
 # A share counts from this many records on while a job runs, and always at its end.
 _MIN_RECORDS = 1000
@@ -25,6 +25,10 @@ class JobFailed(Exception):
     def __init__(self, failed: FailureStatus) -> None:
         super().__init__(failed.message)
         self.failure = failed
+
+
+class WorkersLost(Unavailable):
+    """Workers were lost: the next attempt may succeed, on others."""
 
 
 class StepFailed(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import shutil
@@ -56,6 +57,8 @@ def run_request(request: JobRequest, send_report: SendReport) -> None:
     output = OutputFolder(files, request)
     with _hold_job_lock(Path(request.scratch_dir)):
         if request.clean:
+            if request.runner != EMBEDDED:
+                _cancel_attempts(request)
             output.clean()
             send_report(JobReport(done=JobOutcome(0, 0, 0.0, 0.0)))
             return
@@ -94,8 +97,9 @@ class JobAttempt:
         workers = self._choose_workers(items)
         shards = input_shards.plan_shards(items, workers, request.data_format)
         logger.info("%d files, %d shards, %d workers", len(items), len(shards), workers)
-        timing = self._run_pipeline(shards, sum(item.size for item in items), workers, limit)
-        return self._publish_results(len(shards), limit, timing)
+        folder = self._output.open_work_folder(_digest_plan(request, shards))
+        timing = self._run_pipeline(shards, folder, sum(item.size for item in items), workers, limit)
+        return self._publish_results(folder, len(shards), limit, timing)
 
     def _choose_workers(self, items: Sequence[FileInfo]) -> int:
         request = self._request
@@ -109,19 +113,23 @@ class JobAttempt:
         )
 
     def _run_pipeline(
-        self, shards: Sequence[input_shards.Shard], size: int, workers: int, limit: ErrorLimit
+        self,
+        shards: Sequence[input_shards.Shard],
+        folder: str,
+        size: int,
+        workers: int,
+        limit: ErrorLimit,
     ) -> RunTiming:
         from batch.beam import embedded, pipeline, remote, runners, staging  # noqa: PLC0415
         from batch.beam.model_handler import SharedModel  # noqa: PLC0415
         from batch.beam.pipeline import PipelinePlan  # noqa: PLC0415
+        from batch.beam.shard_queue import ShardQueue  # noqa: PLC0415
         from serving.runtimes.json_codec import AnswerStyle  # noqa: PLC0415
 
         request = self._request
         is_embedded = request.runner == EMBEDDED
         remote_runner = (
-            None
-            if is_embedded
-            else runners.create_remote_runner(_build_runner_request(request, self._output.attempt_folder))
+            None if is_embedded else runners.create_remote_runner(_build_runner_request(request, folder))
         )
         is_here = remote_runner is None or remote_runner.in_process
         progress = Path(request.scratch_dir, "meters")
@@ -140,23 +148,31 @@ class JobAttempt:
             parameters={"signature_name": request.signature_name} if request.signature_name else {},
             batch_size=request.batch_size,
             keys=request.keys,
-            folder=self._output.attempt_folder,
+            folder=folder,
             progress_folder=str(progress) if is_embedded else "",
             style=AnswerStyle(request.bare, request.long_decimals),
+            queue=ShardQueue(progress / "queue") if is_embedded and workers > 1 else None,
         )
-        context = pipeline.RunContext(limit, size, self._report_counts, self._abandon_job)
+        if plan.queue is not None:
+            plan.queue.fill(plan.shards)
+        sealed = SealedProgress(self._files, folder, shards)
+        context = pipeline.RunContext(
+            limit, size, self._report_counts, self._report_trouble, self._abandon_job, sealed.read_counts
+        )
         self._send_report(JobReport(phase=JobPhase.RUNNING))
         if remote_runner is None:
             return embedded.run_embedded(plan, workers, context)
-        folder = Path(request.scratch_dir, "packages")
-        packages = partial(staging.build_archives, request.model, folder, self._files.folders)
+        if request.attempt > 1:
+            remote.cancel_attempts(remote_runner.engine)
+        target = Path(request.scratch_dir, "packages")
+        packages = partial(staging.build_archives, request.model, target, self._files.folders)
         return remote.run_remote(plan, remote_runner, packages, context)
 
-    def _publish_results(self, count: int, limit: ErrorLimit, timing: RunTiming) -> JobReport:
+    def _publish_results(self, folder: str, count: int, limit: ErrorLimit, timing: RunTiming) -> JobReport:
         from batch.records import writers  # noqa: PLC0415
 
         self._send_report(JobReport(phase=JobPhase.PUBLISHING))
-        shards = writers.read_sealed(self._files, self._output.attempt_folder, count)
+        shards = writers.read_sealed(self._files, folder, count)
         predictions, stats = writers.sum_shards(shards)
         errors = sum(stats.values())
         if not predictions and not errors:
@@ -180,6 +196,11 @@ class JobAttempt:
             self._send_report(JobReport(counts=counts))
             self._counts = counts
 
+    def _report_trouble(self, trouble: str) -> None:
+        # The log is what users follow; the report is for those who ask once.
+        logger.warning("%s", trouble or "The job goes on.")
+        self._send_report(JobReport(trouble=trouble))
+
     def _abandon_job(self, failed: FailureStatus) -> NoReturn:
         """End the process although workers are in the middle of a call, which cannot be interrupted."""
         for child in psutil.Process().children(recursive=True):
@@ -202,6 +223,38 @@ def _validate_request(request: JobRequest) -> ErrorLimit:
     return ErrorLimit.parse(request.max_errors)
 
 
+class SealedProgress:
+    """How much of a job is in sealed shards."""
+
+    def __init__(self, files: FileStore, folder: str, shards: Sequence[input_shards.Shard]) -> None:
+        from batch.records.writers import SealedShards  # noqa: PLC0415
+
+        self._sealed = SealedShards(files, folder)
+        self._bytes = {shard.index: input_shards.count_bytes(shard) for shard in shards}
+
+    def read_counts(self) -> JobCounts:
+        """Nothing, if they cannot be read now."""
+        try:
+            sealed = self._sealed.update()
+        except (ServingError, OSError) as error:
+            logger.debug("sealed shards are not known: %s", error)
+            sealed = ()
+        return JobCounts(
+            predictions=sum(one.predictions for one in sealed),
+            errors=sum(sum(one.stats.values()) for one in sealed),
+            bytes=sum(self._bytes[one.shard] for one in sealed),
+            bytes_total=sum(self._bytes.values()),
+        )
+
+
+def _digest_plan(request: JobRequest, shards: Sequence[input_shards.Shard]) -> str:
+    """Equal for attempts whose shards have the same results."""
+    same = msgspec.structs.replace(
+        request, attempt=1, scratch_dir="", cache_dir="", cache_bytes=0, pipeline_options=()
+    )
+    return hashlib.sha256(msgspec.json.encode((same, shards))).hexdigest()[:16]
+
+
 def _build_runner_request(request: JobRequest, folder: str) -> RunnerRequest:
     from batch.beam.runners import RunnerRequest  # noqa: PLC0415
 
@@ -210,12 +263,23 @@ def _build_runner_request(request: JobRequest, folder: str) -> RunnerRequest:
         runner=request.runner,
         arguments=request.pipeline_options,
         job=request.job,
+        uid=request.uid,
         attempt=request.attempt,
         region=request.region,
         workers=request.max_workers,
         folder=folder,
         paths=tuple(filter(None, places)),
     )
+
+
+def _cancel_attempts(request: JobRequest) -> None:
+    from batch.beam import remote, runners  # noqa: PLC0415
+
+    try:
+        remote.cancel_attempts(runners.find_engine(_build_runner_request(request, folder="")))
+    except InvalidArgument as error:
+        # With such options nothing was started.
+        logger.debug("no engine: %s", error)
 
 
 def _reachable_model(model: ModelSource, *, here: bool) -> ModelSource:

@@ -15,6 +15,10 @@ EMBEDDED = "FnApiRunner"
 JOB_FOLDER = ".pilotlight"
 
 
+# The exit code of an attempt that has lost workers: the next one may succeed.
+EXIT_WORKERS_LOST = 70
+
+
 class JobPhase(StrEnum):
     """The step that a job has begun."""
 
@@ -91,6 +95,16 @@ class JobCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_total: int = 0
     workers: int = 0
 
+    def add_earlier(self, earlier: JobCounts) -> JobCounts:
+        """With what was done before these were counted from nothing."""
+        return JobCounts(
+            self.predictions + earlier.predictions,
+            self.errors + earlier.errors,
+            min(self.bytes + earlier.bytes, self.bytes_total),
+            self.bytes_total,
+            self.workers,
+        )
+
 
 class JobOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a job: its final counts, and how long it took.
@@ -118,9 +132,13 @@ class FailureStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of output; at most one of its fields is set. There is one each 10 seconds at least."""
+    """One line of output; at most one of its fields is set. There is one each 10 seconds at least.
+
+    `trouble` is what keeps the job from going on, "" once that is over.
+    """
 
     phase: JobPhase | None = None
     counts: JobCounts | None = None
+    trouble: str | None = None
     done: JobOutcome | None = None
     failed: FailureStatus | None = None

@@ -2,7 +2,7 @@
 
 `.pilotlight/claim` names the job and its stage; it stays when the job is done, so that a later attempt (the
 server may have died before it knew) finds that nothing is left to do.
-`.pilotlight/UID/ATTEMPT/` holds what an attempt has written so far.
+`.pilotlight/UID/PLAN/` holds what attempts with one plan have written so far: the next one goes on there.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class _Claim(msgspec.Struct, frozen=True):
     uid: str
     stage: _Stage = _Stage.RUNNING
     said: JobReport | None = None
+    plan: str = ""
 
 
 class OutputFolder:
@@ -52,7 +53,7 @@ class OutputFolder:
         self._csv = request.output_format == "CSV"
         self._claim_uri = f"{self._root}/{JOB_FOLDER}/claim"
         self._folder = f"{self._root}/{JOB_FOLDER}/{request.uid}"
-        self.attempt_folder = f"{self._folder}/{request.attempt}"
+        self._plan = ""
 
     def find_earlier_end(self) -> JobReport | None:
         """How the job has ended already, if it has; deletes what its last attempt had no time to delete."""
@@ -63,7 +64,9 @@ class OutputFolder:
         return claim.said
 
     def claim(self) -> JobReport | None:
-        """Claim the folder and clear it of this job's earlier attempts; or how the job has ended already.
+        """Claim the folder, and take back what an earlier attempt has published.
+
+        Returns how the job has ended already, if it has.
 
         Raises FailedPrecondition when it is claimed by, or holds results of, another job.
         """
@@ -72,15 +75,29 @@ class OutputFolder:
             return claim.said
         if claim is not None and claim.stage is _Stage.PUBLISHING:
             self._remove_published()
+            # What it has moved is missing among the temporary files.
+            self._delete_leftovers()
             self._write_claim(_Stage.RUNNING)
         elif (names := self._list_published()) and claim is None:
             self._files.delete(self._claim_uri)
             raise self._occupied_error(names)
-        self._delete_leftovers()
+        self._files.delete_partials(self._claim_uri)
         return None
 
+    def open_work_folder(self, plan: str) -> str:
+        """The folder for the temporary files of attempts with this plan; those of others are deleted.
+
+        `plan` is a digest of all that results depend on. The folder must be claimed.
+        """
+        claim = self._read_claim()
+        self._plan = plan
+        if claim is None or claim.plan != plan:
+            self._delete_leftovers()
+            self._write_claim(_Stage.RUNNING)
+        return f"{self._folder}/{plan}"
+
     def publish(self, shards: Sequence[SealedShard], said: JobReport) -> None:
-        """Move the attempt's files to the names of results, and record how the job ended.
+        """Move the shards' files to the names of results, and record how the job ended.
 
         Before it moves any file, raises FailedPrecondition, or InvalidOutputs when shards differ in their
         columns.
@@ -179,7 +196,7 @@ class OutputFolder:
         return f"{self._root}/{_PREFIX}{rest}"
 
     def _write_claim(self, stage: _Stage, said: JobReport | None = None) -> None:
-        claim = _Claim(self._job, self._uid, stage, said)
+        claim = _Claim(self._job, self._uid, stage, said, self._plan)
         self._files.write(self._claim_uri, msgspec.json.encode(claim))
 
     def _read_claim(self) -> _Claim | None:

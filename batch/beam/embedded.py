@@ -13,14 +13,12 @@ from batch.beam import pipeline, runners
 from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.progress import ProgressReader
 from batch.failures import JobFailed
-from batch.messages import FailureStatus, JobCounts
+from batch.messages import EXIT_WORKERS_LOST, FailureStatus, JobCounts
 
 logger = logging.getLogger(__name__)
 
 # Seconds between two checks of the workers, of silence of a worker, and for a worker to stop.
 _LOOK_EVERY, _LONGEST_SILENCE, _STOP_WITHIN = 0.5, 60.0, 10.0
-# The exit code of an attempt whose worker has died: another attempt may succeed.
-WORKER_LOST = 70
 
 
 def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTiming:
@@ -55,7 +53,7 @@ def _run_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> None:
 def _exit_on_dead_worker(arguments: threading.ExceptHookArgs) -> None:
     """Beam waits for ever when a worker has died; its thread for that process ends with this error."""
     logger.error("a worker is gone: %s", arguments.exc_value)
-    os._exit(WORKER_LOST)
+    os._exit(EXIT_WORKERS_LOST)
 
 
 class _WorkerWatch(threading.Thread):
@@ -69,6 +67,7 @@ class _WorkerWatch(threading.Thread):
         self._progress = progress
         self._context = context
         self._processes = processes
+        self._earlier = context.read_sealed()
         self._finished = threading.Event()
         self._stop_by: float | None = None
         self.reason = ""
@@ -100,7 +99,7 @@ class _WorkerWatch(threading.Thread):
             self._context.on_stuck(self.build_failure().failure)
         if (silence := self._progress.longest_silence(self._processes)) > _LONGEST_SILENCE:
             logger.error("a worker has been silent for %.0f s", silence)
-            os._exit(WORKER_LOST)
+            os._exit(EXIT_WORKERS_LOST)
 
     def _read_counts(self) -> JobCounts:
-        return self._progress.read_counts(self._context.bytes_total)
+        return self._progress.read_counts(self._context.bytes_total).add_earlier(self._earlier)

@@ -2,7 +2,7 @@
 
 What flows from Read to Write is a block of records, so Beam's cost per element is paid once per block. The
 only shuffles are the one that hands out shards, which carries their names, and the one that brings together
-what bundles wrote of a shard, which carries file names: blocks never cross one.
+what bundles wrote of a shard that is in several, which carries file names: blocks never cross one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from batch import failures
 from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.beam.progress import ProgressTotals, ProgressWriter
+from batch.beam.shard_queue import ShardQueue
 from batch.failures import ErrorLimit, JobFailed
 from batch.messages import FailureStatus, JobCounts
 from batch.records import readers, writers
@@ -29,6 +30,7 @@ from batch.records.blocks import BatchedBlock, EncodedBlock, RecordBlock, ShardP
 from batch.records.decode import RecordDecoder
 from batch.records.encode import LineEncoder
 from batch.records.input_shards import Shard
+from batch.worker_signs import format_signs_folder, write_sign
 from serving.artifacts.storage import FileStore
 from serving.runtimes.json_codec import AnswerStyle
 
@@ -40,8 +42,8 @@ PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """All parameters of the steps. `folder` is for the attempt's temporary files, `progress_folder` for
-    `ProgressWriter`.
+    """All parameters of the steps. `folder` is for the temporary files of attempts with this plan,
+    `progress_folder` for `ProgressWriter`. `queue` hands out the shards to several workers of this machine.
     """
 
     files: FileStore
@@ -55,6 +57,7 @@ class PipelinePlan:
     folder: str
     progress_folder: str
     style: AnswerStyle = AnswerStyle()
+    queue: ShardQueue | None = None
 
 
 def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
@@ -62,7 +65,7 @@ def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
         pipeline
         | "Shards" >> beam.Create([(shard.index, shard) for shard in plan.shards], reshuffle=False)
         | "Hand out" >> beam.GroupByKey()
-        | "Read" >> beam.ParDo(ReadShards(plan.files, plan.data_format))
+        | "Read" >> beam.ParDo(ReadShards(plan.files, plan.data_format, plan.folder, plan.queue))
         | "Decode" >> beam.ParDo(DecodeRecords(plan.model, plan.parameters, plan.keys))
         | "Predict" >> RunInference(RuntimeHandler(plan.model, plan.parameters, plan.batch_size))
         | "Encode" >> beam.ParDo(EncodePredictions(plan.output_format, plan.style))
@@ -73,17 +76,25 @@ def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
 
 
 class ReadShards(beam.DoFn):
-    """Reads shards as blocks of records."""
+    """Reads shards as blocks of records, but those that an earlier run of the pipeline has sealed.
 
-    def __init__(self, files: FileStore, data_format: str) -> None:
+    An engine that has lost a worker runs the whole pipeline again. With a `queue` it reads what that hands
+    out, at the first shard that it is given.
+    """
+
+    def __init__(self, files: FileStore, data_format: str, folder: str, queue: ShardQueue | None) -> None:
         self._files = files
         self._data_format = data_format
+        self._folder = folder
+        self._queue = queue
 
     def process(self, element: tuple[int, Iterable[Shard]]) -> Iterator[RecordBlock]:
-        _, shards = element
+        _, given = element
+        shards = given if self._queue is None else self._queue.take_all()
         with failures.carry_errors():
             for shard in shards:
-                yield from readers.read_shard(self._files, shard, self._data_format)
+                if not writers.is_sealed(self._files, self._folder, shard.index):
+                    yield from readers.read_shard(self._files, shard, self._data_format)
 
 
 class DecodeRecords(beam.DoFn):
@@ -117,7 +128,10 @@ class EncodePredictions(beam.DoFn):
 
 
 class WritePieces(beam.DoFn):
-    """Writes lines to temporary files of the attempt: one for each shard in the bundle."""
+    """Writes lines to temporary files of the job: one for each shard in the bundle.
+
+    A shard that is in one bundle as a whole, as it is on engines that fuse steps, is sealed at once.
+    """
 
     def __init__(self, files: FileStore, folder: str, meter: ProgressWriter) -> None:
         self._files = files
@@ -130,12 +144,18 @@ class WritePieces(beam.DoFn):
 
     def setup(self) -> None:
         self._progress.start()
+        if not self._progress.is_local:
+            with failures.carry_errors():
+                write_sign(self._files, format_signs_folder(self._folder))
 
     def start_bundle(self) -> None:
         self._open = {}
 
     def process(self, element: EncodedBlock) -> Iterator[tuple[int, ShardPiece]]:
-        """Append a block to the file of its shard; close the file after the last block."""
+        """Append a block to the file of its shard; close the file after the last block.
+
+        Returns the pieces of shards that other bundles have the rest of.
+        """
         with failures.carry_errors():
             writer = self._open.get(element.shard)
             if writer is None:
@@ -145,7 +165,11 @@ class WritePieces(beam.DoFn):
             self._count_block(element)
             if element.last:
                 del self._open[element.shard]
-                yield element.shard, writer.close()
+                piece = writer.close()
+                if piece.is_whole:
+                    writers.seal_shard(self._files, self._folder, element.shard, [piece])
+                else:
+                    yield element.shard, piece
 
     def finish_bundle(self) -> Iterator[Any]:
         """Close the files of shards whose last block is in another bundle."""
@@ -189,14 +213,17 @@ class SealShards(beam.DoFn):
 class RunContext:
     """What a run needs besides its plan.
 
-    `on_counts` gets its progress; `on_stuck` is called when workers do not stop that should: it ends the
-    process.
+    `on_counts` gets its progress, `on_trouble` what keeps a remote runner from going on, "" once it is over;
+    `on_stuck` is called when workers do not stop that should: it ends the process. `read_sealed` counts what
+    is in the shards that are sealed so far, also by earlier attempts; it raises no ServingError or OSError.
     """
 
     limit: ErrorLimit
     bytes_total: int
     on_counts: Callable[[JobCounts], None]
+    on_trouble: Callable[[str], None]
     on_stuck: Callable[[FailureStatus], None]
+    read_sealed: Callable[[], JobCounts] = JobCounts
 
 
 @dataclass(frozen=True, slots=True)

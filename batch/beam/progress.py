@@ -62,6 +62,10 @@ class ProgressWriter:
         self._totals = ProgressTotals()
         self._examples = 0
 
+    @property
+    def is_local(self) -> bool:
+        return bool(self._folder)
+
     def start(self) -> None:
         """Touch this worker's file regularly from now on."""
         if self._folder:

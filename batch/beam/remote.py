@@ -11,18 +11,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psutil
 from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PortableOptions
 from apache_beam.runners.runner import PipelineState
 
 from batch import failures
 from batch.beam import pipeline
 from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.runners import RemoteRunner
-from batch.failures import JobFailed
+from batch.beam.trouble_watch import TroubleWatch
+from batch.beam.worker_environment import explain_start_failure
+from batch.engines.engine import Engine, EngineState
+from batch.engines.root_cause import find_root_cause, find_version_conflict
+from batch.failures import JobFailed, WorkersLost
 from batch.messages import FailureStatus, JobCounts
+from batch.worker_signs import format_signs_folder, read_signs
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -39,16 +46,20 @@ def run_remote(
     """Run on other machines; how long each worker ran is unknown. Raises ServingError or JobFailed.
 
     `packages` builds the archives for workers that have nothing but Beam. SIGTERM to this process cancels
-    the pipeline too.
+    the pipeline too, where the engine runs it.
     """
     start = time.monotonic()
+    earlier = context.read_sealed()
+    signs = format_signs_folder(plan.folder)
+    plan.files.delete_folder(signs)
     try:
-        with _raise_on_sigterm(), _end_new_children():
+        with _raise_on_sigterm(), _cancelled_on_error(remote.engine), _end_new_children():
             if remote.bare_workers:
                 remote.add_packages(packages())
             result = _submit_pipeline(remote, plan)
+            watch = TroubleWatch(remote.engine, partial(read_signs, plan.files, signs), context.on_trouble)
             try:
-                _follow_pipeline(result, remote.name, context)
+                _follow_pipeline(result, remote, context, watch, earlier)
             except BaseException:
                 _cancel_pipeline(result)
                 raise
@@ -58,6 +69,14 @@ def run_remote(
     return RunTiming(seconds, seconds)
 
 
+def cancel_attempts(engine: Engine) -> None:
+    """End what earlier attempts have left running on an engine; a process that was killed could not."""
+    try:
+        engine.cancel()
+    except Unavailable as error:
+        logger.warning("the pipeline may still be running: %s", error.message)
+
+
 class _TerminationRequested(BaseException):
     """SIGTERM was received."""
 
@@ -65,6 +84,8 @@ class _TerminationRequested(BaseException):
 @contextmanager
 def _raise_on_sigterm() -> Iterator[None]:
     def terminate(*_: object) -> None:
+        # What follows must not be interrupted by a second one.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _TerminationRequested
 
     before = signal.signal(signal.SIGTERM, terminate)
@@ -72,6 +93,16 @@ def _raise_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _cancelled_on_error(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if engine.find_state() is not EngineState.ENDED:
+            cancel_attempts(engine)
+        raise
 
 
 def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
@@ -94,13 +125,17 @@ def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
         ) from error
 
 
-def _follow_pipeline(result: Any, name: str, context: RunContext) -> None:
-    """Poll a pipeline until it ends. Raises JobFailed, and Unavailable when the runner is lost."""
+def _follow_pipeline(
+    result: Any, remote: RemoteRunner, context: RunContext, watch: TroubleWatch, earlier: JobCounts
+) -> None:
+    """Poll a pipeline until it ends. Raises JobFailed; Unavailable when the runner or a worker is lost."""
+    name = remote.name
     wait = _PipelineWaiter(result)
     wait.start()
     pause = _LOOK_FIRST
     while wait.is_alive():
-        _check_progress(result, context)
+        _check_progress(result, context, earlier)
+        watch.check()
         wait.join(pause)
         pause = min(pause * 1.5, _LOOK_EVERY)
     try:
@@ -110,7 +145,7 @@ def _follow_pipeline(result: Any, name: str, context: RunContext) -> None:
     if not PipelineState.is_terminal(state):
         raise Unavailable(f"{name} said nothing more of the pipeline: {_to_one_line(str(wait.error))}")
     if state != PipelineState.DONE:
-        raise _build_failure(name, state, str(wait.error or ""))
+        raise _build_failure(remote, state, str(wait.error or ""), watch.find_worker_trouble())
 
 
 class _PipelineWaiter(threading.Thread):
@@ -128,8 +163,12 @@ class _PipelineWaiter(threading.Thread):
             self.error = error
 
 
-def _check_progress(result: Any, context: RunContext) -> None:
-    counts = _query_counts(result, context.bytes_total)
+def _check_progress(result: Any, context: RunContext, earlier: JobCounts) -> None:
+    counts = _query_counts(result, context.bytes_total).add_earlier(earlier)
+    sealed = context.read_sealed()
+    # A runner need not tell any counts, and forgets them when it begins anew.
+    if sealed.bytes > counts.bytes:
+        counts = sealed
     context.on_counts(counts)
     if reason := context.limit.explain_excess(counts.predictions, counts.errors, final=False):
         raise JobFailed(FailureStatus("FAILED_PRECONDITION", reason, counts.predictions, counts.errors))
@@ -153,15 +192,24 @@ def _query_counts(result: Any, bytes_total: int) -> JobCounts:
     )
 
 
-def _build_failure(name: str, state: str, text: str) -> JobFailed:
+def _build_failure(remote: RemoteRunner, state: str, text: str, trouble: str) -> JobFailed | WorkersLost:
     failed = failures.extract_failure(text)
-    if failed is None:
-        logger.error("%s ended the pipeline in the state %s: %s", name, state, text)
-        # The message of a Java trace is its first line, of a Python trace its last.
-        lines = [line for line in text.splitlines() if line and not line.startswith((" ", "\t", "Caused by"))]
-        reason = lines[-1] if lines else "see the job's log, and its own"
-        failed = FailureStatus("INTERNAL", f"{name} ended the pipeline in the state {state}: {reason}")
-    return JobFailed(failed)
+    if failed is not None:
+        return JobFailed(failed)
+    logger.error("%s ended the pipeline in the state %s: %s", remote.name, state, text)
+    if trouble:
+        return JobFailed(FailureStatus(FailedPrecondition.status, trouble))
+    portable = remote.options.view_as(PortableOptions)
+    known = find_version_conflict(text) or explain_start_failure(
+        portable.environment_type, portable.environment_config, text
+    )
+    if known and not remote.engine.is_worker_lost(text):
+        return JobFailed(FailureStatus(FailedPrecondition.status, known))
+    reason = find_root_cause(text) or "see the job's log, and its own"
+    message = f"{remote.name} ended the pipeline in the state {state}: {reason}"
+    if remote.engine.is_worker_lost(text):
+        return WorkersLost(message)
+    return JobFailed(FailureStatus("INTERNAL", message))
 
 
 def _cancel_pipeline(result: Any) -> None:

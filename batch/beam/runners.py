@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import joblib
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     DirectOptions,
     FlinkRunnerOptions,
     JobServerOptions,
@@ -32,7 +33,12 @@ from apache_beam.runners.portability.spark_runner import LOCAL_MASTER_PATTERN
 from apache_beam.runners.runner import create_runner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+from batch import boot
+from batch.engines.engine import Engine, OpaqueEngine, PipelineName
+from batch.engines.flink import FlinkEngine
+from batch.engines.spark import SparkEngine
 from batch.messages import EMBEDDED
+from batch.worker_signs import format_signs_folder
 from serving.errors import FailedPrecondition, InvalidArgument
 
 WORKER_MODULE = "batch.beam.worker"
@@ -45,8 +51,13 @@ _ANSWER_WITHIN = 20.0
 _CALL_SECONDS = 30 * 24 * 3600
 # The least similarity of a misspelt option to the right one.
 _SIMILARITY = 0.85
-# Options that would make the job anything else than one run of this pipeline.
+# Environments in which our own boot may start the workers.
+_OWN_BOOT = ("EXTERNAL", "PROCESS")
+# Dataflow makes machines for them.
+_DATAFLOW_START_SECONDS = 600.0
+# Options that would make the job anything else than one run of this pipeline, found by its name.
 _RESERVED_OPTIONS = (
+    "job_name",
     "output_executable_path",
     "runner",
     "save_main_session",
@@ -60,13 +71,14 @@ _RESERVED_OPTIONS = (
 class RunnerRequest:
     """The runner that a job wants: its name, its options as typed, and what their defaults are made from.
 
-    `job` is the job's name, `workers` the most it may have, `region` is "" by default. `folder` is for the
-    attempt's temporary files, `paths` is what workers read and write.
+    `job` is the job's name, `uid` tells it from all others, `workers` is the most it may have, `region` is ""
+    by default. `folder` is for the attempt's temporary files, `paths` is what workers read and write.
     """
 
     runner: str
     arguments: tuple[str, ...] = ()
     job: str
+    uid: str
     attempt: int = 1
     workers: int
     region: str = ""
@@ -76,7 +88,7 @@ class RunnerRequest:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRunner:
-    """A runner on other machines.
+    """A runner on other machines, and the engine that it hands pipelines to.
 
     `in_process`: its workers are threads of this process after all. `bare_workers`: they have nothing but
     Beam, so that the rest must be installed.
@@ -84,6 +96,7 @@ class RemoteRunner:
 
     name: str
     runner: Any
+    engine: Engine
     options: PipelineOptions
     in_process: bool
     bare_workers: bool
@@ -122,13 +135,20 @@ def create_remote_runner(request: RunnerRequest) -> RemoteRunner:
             f"Unknown runner {request.runner!r}; known: {EMBEDDED} (on this machine), "
             f"{', '.join(REMOTE_RUNNERS)}."
         )
-    here = _runs_in_process(request.runner, _parse_options(request.arguments))
+    given = _parse_options(request.arguments)
+    _check_reserved(given)
+    here = _runs_in_process(request.runner, given)
+    engine = _choose_engine(request, given)
     # The last of two equal options wins.
-    options = _parse_options([*default_options(request, here=here), *request.arguments])
+    options = _parse_options([*default_options(request, engine, here=here), *request.arguments])
     _check_options(request.runner, options)
+    if options.view_as(PortableOptions).environment_type in _OWN_BOOT:
+        experiment = boot.format_experiment(format_signs_folder(request.folder))
+        options.view_as(DebugOptions).add_experiment(experiment)
     found = RemoteRunner(
         request.runner,
         _create_runner(request.runner, options),
+        engine,
         options,
         here,
         _has_bare_workers(options, here=here),
@@ -137,15 +157,20 @@ def create_remote_runner(request: RunnerRequest) -> RemoteRunner:
     return found
 
 
-def default_options(request: RunnerRequest, *, here: bool) -> list[str]:
+def find_engine(request: RunnerRequest) -> Engine:
+    """The engine of a job whose pipeline may be running. Raises InvalidArgument."""
+    return _choose_engine(request, _parse_options(request.arguments))
+
+
+def default_options(request: RunnerRequest, engine: Engine, *, here: bool) -> list[str]:
     """Options that follow from the job, for a runner whose workers are in this process (`here`) or not."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.job.rpartition("/")[2].lower()).strip("-")
     # The previous attempt may still be running.
-    suffix = f"-{request.attempt}" if request.attempt > 1 else ""
-    found = [f"--job_name=pilotlight-{name}{suffix}", f"--job_server_timeout={_CALL_SECONDS}"]
+    name = PipelineName.of_job(request.job, request.uid).format_attempt(request.attempt)
+    found = [f"--job_name={name}", f"--job_server_timeout={_CALL_SECONDS}"]
     match request.runner:
         case "FlinkRunner" | "PortableRunner":
-            found.append(f"--parallelism={min(request.workers, count_cores()) if here else request.workers}")
+            workers = min(request.workers, count_cores()) if here else request.workers
+            found.append(f"--parallelism={engine.fit_workers(workers)}")
         case "DataflowRunner":
             found += [f"--max_num_workers={request.workers}", f"--temp_location={request.folder}/beam"]
             if request.region:
@@ -172,11 +197,15 @@ def _parse_options(arguments: Sequence[str]) -> PipelineOptions:
     return options
 
 
+def _check_reserved(given: PipelineOptions) -> None:
+    values = given.get_all_options()
+    for name in _RESERVED_OPTIONS:
+        if values[name]:
+            raise InvalidArgument(f"--{name} cannot be set for a batch prediction.")
+
+
 def _check_options(runner: str, options: PipelineOptions) -> None:
     known = options.get_all_options()
-    for name in _RESERVED_OPTIONS:
-        if known[name]:
-            raise InvalidArgument(f"--{name} cannot be set for a batch prediction.")
     unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
     endpoint = options.view_as(PortableOptions).job_endpoint
     is_asked = bool(endpoint) and endpoint != "embed"
@@ -202,6 +231,17 @@ def _fetch_server_options(endpoint: str) -> set[str]:
                 f"No Beam job server answers at {endpoint}. Start it, or correct --job_endpoint=HOST:PORT."
             ) from error
     return {option.name for option in answer.options}
+
+
+def _choose_engine(request: RunnerRequest, options: PipelineOptions) -> Engine:
+    master = options.view_as(FlinkRunnerOptions).flink_master.strip()
+    if request.runner in ("FlinkRunner", "PortableRunner") and master not in MAGIC_HOST_NAMES:
+        return FlinkEngine(master, PipelineName.of_job(request.job, request.uid), request.attempt)
+    if request.runner == "DataflowRunner":
+        return OpaqueEngine(request.runner, _DATAFLOW_START_SECONDS)
+    if request.runner == "SparkRunner":
+        return SparkEngine()
+    return OpaqueEngine(request.runner)
 
 
 def _runs_in_process(runner: str, options: PipelineOptions) -> bool:
@@ -245,7 +285,7 @@ def _create_runner(runner: str, options: PipelineOptions) -> Any:
             "PortableRunner needs --job_endpoint=HOST:PORT, the address of a Beam job server."
         )
     java = options.view_as(JobServerOptions).job_server_java_launcher
-    if runner in ("FlinkRunner", "SparkRunner") and not endpoint and shutil.which(java) is None:
+    if not endpoint and _starts_java(runner, options) and shutil.which(java) is None:
         raise FailedPrecondition(
             f"{runner} starts a Beam job server, which needs Java, and there is no {java!r} here. Install "
             "Java 11 or later, or name a job server that is running with --job_endpoint=HOST:PORT."
@@ -254,6 +294,18 @@ def _create_runner(runner: str, options: PipelineOptions) -> Any:
         return create_runner(runner)
     except ImportError as error:
         raise FailedPrecondition(f"{runner} is not installed here: {error}.") from error
+
+
+def _starts_java(runner: str, options: PipelineOptions) -> bool:
+    """Whether Beam starts a job server in Java here; instead, it may send a jar to the cluster."""
+    match runner:
+        case "FlinkRunner":
+            flink = options.view_as(FlinkRunnerOptions)
+            return not flink.flink_submit_uber_jar or flink.flink_master in MAGIC_HOST_NAMES
+        case "SparkRunner":
+            return not options.view_as(SparkRunnerOptions).spark_submit_uber_jar
+        case _:
+            return False
 
 
 def _check_paths(request: RunnerRequest, found: RemoteRunner) -> None:

@@ -103,6 +103,11 @@ class ShardPiece:
     stats: Mapping[str, int] = field(default_factory=dict)
     header: tuple[str, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all blocks of the shard."""
+        return self.first == 0 and self.end == self.blocks - 1
+
 
 def reject_record(located: tuple[int, bytes], error: ServingError) -> RejectedRecord:
     offset, record = located

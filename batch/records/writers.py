@@ -13,11 +13,12 @@ import msgspec
 
 from batch.records.blocks import EncodedBlock, ShardPiece
 from serving.artifacts.storage import FileStore
-from serving.errors import Internal, InvalidOutputs
+from serving.errors import Internal, InvalidOutputs, NotFound
 
 # Distinct error texts that are counted separately, per piece; all others are counted together.
 _MOST_REASONS = 1000
 _OTHERS = "(other errors)"
+_SEALED = "sealed"
 
 
 class SealedShard(msgspec.Struct, frozen=True):
@@ -125,11 +126,37 @@ def seal_shard(files: FileStore, folder: str, shard: int, pieces: Iterable[Shard
 
 
 def read_sealed(files: FileStore, folder: str, shards: int) -> list[SealedShard]:
-    """The shards of an attempt. Raises NotFound when one is missing."""
-    return [
-        msgspec.json.decode(files.read(_sealed_name(folder, shard)), type=SealedShard)
-        for shard in range(shards)
-    ]
+    """All shards of a job. Raises NotFound when one is missing."""
+    return [_read_sealed_shard(files, _sealed_name(folder, shard)) for shard in range(shards)]
+
+
+def is_sealed(files: FileStore, folder: str, shard: int) -> bool:
+    """Whether an earlier run of the pipeline has finished a shard."""
+    try:
+        files.read(_sealed_name(folder, shard))
+    except NotFound:
+        return False
+    return True
+
+
+class SealedShards:
+    """The shards that are finished so far, each read once."""
+
+    def __init__(self, files: FileStore, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+        self._known: dict[str, SealedShard] = {}
+
+    def update(self) -> Sequence[SealedShard]:
+        """All that are there now. Raises a ServingError or OSError."""
+        try:
+            names = [item.uri for item in self._files.glob(f"{self._folder}/{_SEALED}/*")]
+        except NotFound:
+            names = []
+        for name in names:
+            if name not in self._known:
+                self._known[name] = _read_sealed_shard(self._files, name)
+        return list(self._known.values())
 
 
 def common_header(parts: Iterable[ShardPiece | SealedShard]) -> tuple[str, ...]:
@@ -141,7 +168,11 @@ def common_header(parts: Iterable[ShardPiece | SealedShard]) -> tuple[str, ...]:
 
 
 def _sealed_name(folder: str, shard: int) -> str:
-    return f"{folder}/sealed/{shard:05d}.json"
+    return f"{folder}/{_SEALED}/{shard:05d}.json"
+
+
+def _read_sealed_shard(files: FileStore, name: str) -> SealedShard:
+    return msgspec.json.decode(files.read(name), type=SealedShard)
 
 
 def _join_files(files: FileStore, name: str, parts: Sequence[str]) -> str:

@@ -77,9 +77,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(f"gs://{emulator.bucket()}/out")
 
 
-def sealed(place: Place, output: OutputFolder, shard: int, **details: Any) -> SealedShard:
-    """A complete shard of the attempt, whose files hold their own names."""
-    folder = output.attempt_folder.removeprefix(f"{place.root}/")
+def sealed(place: Place, shard: int, **details: Any) -> SealedShard:
+    """A complete shard of the job u1, whose files hold their own names."""
+    folder = ".pilotlight/u1/plan"
     results = place.put(f"{folder}/pieces/{shard}.results", f"results {shard}\n")
     stats: dict[str, int] = details.get("stats", {})
     errors = place.put(f"{folder}/pieces/{shard}.errors", f"errors {shard}\n") if stats else ""
@@ -100,9 +100,7 @@ PUBLISHED = [
 def publish(place: Place, output: OutputFolder, said: JobReport = DONE) -> None:
     """Three shards, one with errors."""
     stats = {'It\'s "bad"\n': 1, "more": 5}
-    output.publish(
-        [sealed(place, output, 0), sealed(place, output, 1, stats=stats), sealed(place, output, 2)], said
-    )
+    output.publish([sealed(place, 0), sealed(place, 1, stats=stats), sealed(place, 2)], said)
 
 
 # ---- claims
@@ -201,7 +199,7 @@ def test_without_errors(place: Place) -> None:
     """There are no files of errors, but an empty one of their statistics."""
     output = place.output()
     output.claim()
-    output.publish([sealed(place, output, 0)], DONE)
+    output.publish([sealed(place, 0)], DONE)
 
     assert place.names() == [
         ".pilotlight/claim",
@@ -216,7 +214,7 @@ def test_csv_has_its_header_beside_it(place: Place) -> None:
     output = place.output(output_format="CSV")
     output.claim()
     header = ("a", "b,c", 'd"e', "f g")
-    output.publish([sealed(place, output, 0), sealed(place, output, 1, header=header)], DONE)
+    output.publish([sealed(place, 0), sealed(place, 1, header=header)], DONE)
 
     assert [name for name in place.names() if "results" in name] == [
         "prediction.results-00000-of-00002.csv",
@@ -232,7 +230,7 @@ def test_shards_with_other_columns_are_not_published(place: Place) -> None:
     """One header cannot stand for both."""
     output = place.output(output_format="CSV")
     output.claim()
-    shards = [sealed(place, output, 0, header=("a",)), sealed(place, output, 1, header=("b",))]
+    shards = [sealed(place, 0, header=("a",)), sealed(place, 1, header=("b",))]
 
     with pytest.raises(InvalidOutputs, match="Use outputDataFormat JSON"):
         output.publish(shards, DONE)
@@ -244,7 +242,7 @@ def test_a_folder_that_was_taken_over(place: Place, other: str | None) -> None:
     """A job whose claim is gone, or another's, publishes nothing and removes nothing of the other."""
     output = place.output()
     output.claim()
-    shards = [sealed(place, output, 0)]
+    shards = [sealed(place, 0)]
     FILES.delete(f"{place.root}/.pilotlight/claim")
     if other:
         place.output(other).claim()
@@ -261,13 +259,21 @@ def test_a_folder_that_was_taken_over(place: Place, other: str | None) -> None:
 
 
 def test_an_attempt_after_one_that_died_at_work(place: Place) -> None:
-    """What that one wrote goes, and the folder is taken again."""
-    place.output(attempt=1).claim()
-    place.put(".pilotlight/u1/1/pieces/00000-x.results", "old")
+    """With the same plan it goes on with what that one wrote; with another one that goes."""
+    first = place.output(attempt=1)
+    first.claim()
+    folder = first.open_work_folder("plan1").removeprefix(f"{place.root}/")
+    piece = f"{folder}/pieces/00000-x.results"
+    place.put(piece, "old")
 
-    later = place.output(attempt=2)
+    again = place.output(attempt=2)
+    assert again.claim() is None
+    assert again.open_work_folder("plan1") == f"{place.root}/{folder}"
+    assert place.names() == [".pilotlight/claim", piece]
 
+    later = place.output(attempt=3)
     assert later.claim() is None
+    assert later.open_work_folder("plan2") != f"{place.root}/{folder}"
     assert place.names() == [".pilotlight/claim"]
     publish(place, later)
     assert place.names() == [".pilotlight/claim", *PUBLISHED]
@@ -325,7 +331,7 @@ def test_an_attempt_after_the_end(place: Place, said: JobReport) -> None:
     before = place.names()
 
     # By an attempt that died just before its end.
-    FILES.write(f"{output.attempt_folder}/left", b"")
+    place.put(".pilotlight/u1/plan/left")
     assert (
         output.find_earlier_end()
         == place.output(attempt=2).find_earlier_end()
@@ -344,7 +350,7 @@ def test_cleaning_leaves_nothing_of_the_job(place: Place) -> None:
     assert place.names() == ["notes.txt"]
 
     output.claim()
-    sealed(place, output, 0)
+    sealed(place, 0)
     output.clean()
     assert place.names() == ["notes.txt"]
 
@@ -360,7 +366,7 @@ def test_a_slash_at_the_end_is_no_matter(place: Place) -> None:
     """The output path may have one."""
     output = Place(f"{place.root}/").output()
     output.claim()
-    output.publish([sealed(place, output, 0)], DONE)
+    output.publish([sealed(place, 0)], DONE)
 
     assert "prediction.results-00000-of-00001" in place.names()
 

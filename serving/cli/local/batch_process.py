@@ -16,16 +16,19 @@ from typing import IO
 
 import msgspec
 
-from batch.messages import JobOutcome, JobReport, JobRequest
+from batch.messages import EXIT_WORKERS_LOST, JobOutcome, JobReport, JobRequest
 from serving.cli.api_client import create_error
 from serving.cli.console import print_note
 from serving.config import FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import Internal
 
-# Seconds: without a report for so long the process hangs; after its last one it may take so long to end.
-_SILENCE_SECONDS, _GRACE_SECONDS = 60.0, 10.0
+# Seconds: without a report for so long the process hangs; after its last one, or when it is told to end, it
+# may take so long: it cancels what it has started on a cluster.
+_SILENCE_SECONDS, _GRACE_SECONDS = 60.0, 20.0
 _POLL_SECONDS = 0.5
 _TAIL_LINES = 20
+# As many as the server makes.
+_MOST_ATTEMPTS = 4
 
 JobReportCallback = Callable[[JobReport], None]
 LogLineCallback = Callable[[str], None]
@@ -36,11 +39,18 @@ def run_batch_process(
 ) -> JobOutcome:
     """Run the job; `on_report` gets its reports, `on_log_line` the lines of its log (in another thread).
 
-    Raises the error it fails with. Interrupted or terminated, it leaves nothing in the output folder.
+    Raises the error it fails with. After lost workers it is tried again. Interrupted or terminated, it leaves
+    nothing in the output folder.
     """
     try:
         with _interrupt_on_sigterm():
-            last, end = _run_process(request, on_report, on_log_line)
+            last, code, end = _run_process(request, on_report, on_log_line)
+            for attempt in range(2, _MOST_ATTEMPTS + 1):
+                if code != EXIT_WORKERS_LOST:
+                    break
+                print_note(f"Workers were lost. Attempt {attempt} of {_MOST_ATTEMPTS} begins.")
+                again = msgspec.structs.replace(request, attempt=attempt)
+                last, code, end = _run_process(again, on_report, on_log_line)
     except BaseException:
         _remove_temporary_files(request)
         raise
@@ -60,8 +70,8 @@ def _remove_temporary_files(request: JobRequest) -> None:
 
 def _run_process(
     request: JobRequest, on_report: JobReportCallback, on_log_line: LogLineCallback
-) -> tuple[JobReport, str]:
-    """The last report of the process, and how it ended; its process group is gone on return.
+) -> tuple[JobReport, int | None, str]:
+    """The last report of the process, its exit code, and how it ended; its process group is gone on return.
 
     Not by `autoscaler.child_launcher`, as the server does it: a command has no event loop, and relays the log
     in a thread while a report is printed.
@@ -92,7 +102,12 @@ def _run_process(
             try:
                 process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired:
-                return last, f"said nothing for {_SILENCE_SECONDS:.0f} s and was ended."
+                return last, None, f"said nothing for {_SILENCE_SECONDS:.0f} s and was ended."
+        except BaseException:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+            raise
         finally:
             os.close(lifeline)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -101,7 +116,7 @@ def _run_process(
             reader.join(_GRACE_SECONDS)
     from autoscaler.processes import describe_exit  # noqa: PLC0415  start-up time
 
-    return last, describe_exit(process.returncode, tail)
+    return last, process.returncode, describe_exit(process.returncode, tail)
 
 
 def _send_request(process: subprocess.Popen[bytes], request: JobRequest) -> None:

@@ -28,12 +28,22 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
 from batch import job
 from batch.beam import pipeline
-from batch.beam.embedded import WORKER_LOST
 from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.failures import JobFailed
-from batch.messages import FailureStatus, JobCounts, JobPhase, JobReport, JobRequest, ModelSource
+from batch.messages import (
+    EXIT_WORKERS_LOST,
+    FailureStatus,
+    JobCounts,
+    JobPhase,
+    JobReport,
+    JobRequest,
+    ModelSource,
+)
+from batch.records import input_shards, readers
+from batch.records.blocks import RecordBlock
 from batch.records.input_shards import Shard, Split
 from serving.artifacts.storage import FileInfo, FileStore
+from serving.errors import Unavailable
 from serving.runtimes import LoadSpec, load_model
 from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.bounds import HANG_SECONDS
@@ -343,6 +353,43 @@ def test_input_that_changes_is_worth_another_attempt(folders: Folders) -> None:
     assert len(folders.results()) == 4
 
 
+def test_an_attempt_goes_on_where_the_last_one_ended(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that are sealed are not read again: at most the last one that was under way is."""
+    for number in range(3):
+        folders.put(f"part-{number}", X[number * 20 : number * 20 + 20].tolist())
+    monkeypatch.setattr(input_shards, "_SHARD_BYTES", 1000)
+    read: list[int] = []
+    read_shard = readers.read_shard
+
+    def read_until_third(files: FileStore, shard: Shard, data_format: str) -> Iterator[RecordBlock]:
+        if len(read) == 2:
+            raise Unavailable("The bucket is gone for a while.")
+        read.append(shard.index)
+        yield from read_shard(files, shard, data_format)
+
+    monkeypatch.setattr(readers, "read_shard", read_until_third)
+    counts: list[JobCounts] = []
+    with pytest.raises(JobFailed, match="gone for a while"):
+        job.run_request(folders.request(), lambda _: None)
+    first = read.copy()
+    read.clear()
+    monkeypatch.setattr(
+        readers, "read_shard", lambda *given: (read.append(given[1].index), read_shard(*given))[1]
+    )
+    job.run_request(
+        folders.request(attempt=2), lambda said: counts.append(said.counts) if said.counts else None
+    )
+
+    assert len(first) == 2
+    assert first[0] not in read
+    count = len(set(first) | set(read))
+    assert len(list(folders.out.glob(f"prediction.results-*-of-{count:05d}"))) == count
+    assert folders.results() == expected(X[:60], folders.root / "model")
+    assert all(one.predictions >= 20 for one in counts)
+
+
 def test_cleaning_up(folders: Folders) -> None:
     """Nothing of the job is left, whatever it had done."""
     folders.put("rows", X[:3].tolist())
@@ -522,7 +569,7 @@ def test_killed_workers_and_killed_jobs(folders: Folders, routine: ModelSource) 
     with running(request) as found:
         work(found)
         found.workers()[1].kill()
-        assert found.wait() == WORKER_LOST, found.log.decode()
+        assert found.wait() == EXIT_WORKERS_LOST, found.log.decode()
     assert not any(said.done or said.failed for said in found.said)
     with running(msgspec.structs.replace(request, attempt=2, max_workers=1)) as found:
         work(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,11 +33,14 @@ from batch.beam import pipeline, remote, runners
 from batch.beam.model_handler import SharedModel
 from batch.beam.pipeline import PipelinePlan
 from batch.beam.runners import RemoteRunner, RunnerRequest
+from batch.engines.engine import Engine, OpaqueEngine, PipelineName
+from batch.engines.flink import FlinkEngine
 from batch.failures import ErrorLimit, JobFailed
 from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSource
 from batch.records.input_shards import Shard
 from serving.artifacts.storage import FileStore
-from serving.errors import FailedPrecondition, InvalidArgument, ServingError
+from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
+from tests.batch.engines import flink_peer
 from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 from tests.server import until
@@ -48,6 +52,7 @@ IMAGE = "--sdk_container_image=image"
 def wish(runner: str, *arguments: str, paths: Sequence[str] = GS, **more: Any) -> RunnerRequest:
     given: dict[str, Any] = {
         "job": "projects/p/jobs/My_Job",
+        "uid": "u1",
         "workers": 7,
         "folder": "gs://bucket/out/.pilotlight/u/1",
     }
@@ -57,6 +62,27 @@ def wish(runner: str, *arguments: str, paths: Sequence[str] = GS, **more: Any) -
 # ---- what a runner is told
 
 
+def test_a_pipeline_has_the_name_of_its_attempt() -> None:
+    """By which it is found on the engine: nobody else gives it another one."""
+    found = runners.create_remote_runner(wish("DataflowRunner", "--region=r", attempt=2))
+
+    assert found.options.get_all_options()["job_name"] == "pilotlight-my-job-u1-2"
+    with pytest.raises(InvalidArgument, match="--job_name cannot be set"):
+        runners.create_remote_runner(wish("DataflowRunner", "--job_name=mine"))
+
+
+def test_java_is_asked_for_where_it_is_started() -> None:
+    """A jar that is posted to Flink needs none here."""
+    without = "--job_server_java_launcher=no-java"
+    runners.create_remote_runner(
+        wish("FlinkRunner", without, "--flink_master=f:1", "--flink_submit_uber_jar")
+    )
+    runners.create_remote_runner(wish("SparkRunner", without, "--spark_submit_uber_jar"))
+    runners.create_remote_runner(wish("PrismRunner", without))
+    with pytest.raises(FailedPrecondition, match="Install Java 11"):
+        runners.create_remote_runner(wish("FlinkRunner", without, "--flink_submit_uber_jar"))
+
+
 @pytest.mark.parametrize(
     ("runner", "name", "value"),
     [
@@ -64,7 +90,6 @@ def wish(runner: str, *arguments: str, paths: Sequence[str] = GS, **more: Any) -
         ("DataflowRunner", "max_num_workers", 7),
         ("DataflowRunner", "region", "europe-west1"),
         ("DataflowRunner", "temp_location", "gs://bucket/out/.pilotlight/u/1/beam"),
-        ("SparkRunner", "job_name", "pilotlight-my-job-2"),
     ],
 )
 def test_options_follow_from_the_job_unless_they_are_given(runner: str, name: str, value: object) -> None:
@@ -194,7 +219,11 @@ class FakeRunner(PipelineRunner):
 
 
 def run_fake(
-    runner: FakeRunner, limit: ErrorLimit, *, bare: bool = False
+    runner: FakeRunner,
+    limit: ErrorLimit,
+    *,
+    bare: bool = False,
+    engine: Engine = OpaqueEngine("Fake"),  # noqa: B008  immutable
 ) -> tuple[list[JobCounts], list[str]]:
     """What was counted, and the packages that were brought."""
     counted: list[JobCounts] = []
@@ -212,9 +241,11 @@ def run_fake(
             "/nowhere",
             "",
         ),
-        RemoteRunner("FakeRunner", runner, options, in_process=False, bare_workers=bare),
+        RemoteRunner("FakeRunner", runner, engine, options, in_process=False, bare_workers=bare),
         lambda: ["ours.tar.gz"],
-        pipeline.RunContext(limit, 100, counted.append, lambda failed: pytest.fail(failed.message)),
+        pipeline.RunContext(
+            limit, 100, counted.append, pytest.fail, lambda failed: pytest.fail(failed.message)
+        ),
     )
     return counted, options.view_as(SetupOptions).extra_packages or []
 
@@ -237,6 +268,81 @@ def test_too_many_errors_cancel_the_pipeline() -> None:
 
     assert fake.cancelled
     assert raised.value.failure.errors == 3
+
+
+@pytest.mark.parametrize("stop", ["too many errors", "SIGTERM while Beam submits"])
+def test_a_job_that_is_stopped_is_cancelled_on_the_engine(monkeypatch: pytest.MonkeyPatch, stop: str) -> None:
+    """Beam's job server does not tell Flink; the job may not even be back from the job server."""
+    ours = PipelineName.of_job("j", "u1")
+    peer = flink_peer.FlinkPeer(jobs=[flink_peer.job("a", ours.stem, running=1)])
+    with flink_peer.serve(peer):
+        engine = FlinkEngine(peer.url, ours, 1)
+        if stop == "too many errors":
+            with pytest.raises(JobFailed, match="3 of 8 records failed"):
+                run_fake(FakeRunner({"predictions": 5, "errors": 3}), ErrorLimit(records=2), engine=engine)
+        else:
+            ended: list[int] = []
+
+            def end_process(code: int) -> None:
+                ended.append(code)
+                raise SystemExit(code)
+
+            monkeypatch.setattr("os._exit", end_process)
+            with pytest.raises(SystemExit):
+                run_fake(SlowRunner({}), ErrorLimit(), engine=engine)
+            assert ended == [128 + signal.SIGTERM]
+
+    assert peer.jobs[0]["state"] == "CANCELED"
+
+
+class SlowRunner(FakeRunner):
+    """Is sent SIGTERM while it takes a pipeline."""
+
+    def run_pipeline(self, pipeline: Any, options: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("SIGTERM was not heard")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "reason"),
+    [
+        (
+            "org.apache.flink.util.FlinkException: Job failed\n\tat a.B.c(B.java:1)\nCaused by: "
+            "java.util.concurrent.TimeoutException: Heartbeat of TaskManager tm1 timed out.\n\t... 3 more",
+            Unavailable,
+            "FAILED: java.util.concurrent.TimeoutException: Heartbeat of TaskManager tm1 timed out.",
+        ),
+        (
+            "java.lang.OutOfMemoryError: Java heap space\njava.base/java.lang.Thread.run(Thread.java:840)",
+            JobFailed,
+            "FAILED: java.lang.OutOfMemoryError: Java heap space",
+        ),
+    ],
+)
+def test_a_pipeline_that_fails_says_why(error: str, expected: type[Exception], reason: str) -> None:
+    """By the root exception, never a frame; after a lost worker another attempt may succeed."""
+    fake = FailingRunner(error)
+    engine = FlinkEngine("127.0.0.1:1", PipelineName.of_job("j", "u1"), 1)
+
+    with pytest.raises(expected) as raised:
+        run_fake(fake, ErrorLimit(), engine=engine)
+    assert str(raised.value).endswith(reason)
+
+
+class FailingRunner(FakeRunner):
+    """Fails with an error once its metrics were asked for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__({})
+        self.text = text
+
+    @property
+    def state(self) -> str:
+        return str(PipelineState.FAILED)
+
+    def wait_until_finish(self) -> None:
+        super().wait_until_finish()
+        raise RuntimeError(self.text)
 
 
 def test_a_runner_that_cannot_start_is_told_of() -> None:
@@ -394,10 +500,9 @@ def test_a_worker_in_another_process_needs_nothing_but_uris(
         max_workers=1,
     )
     log = tmp_path / "pool.log"
-    pool = ("tests.batch.worker_pool", str(tmp_path / "pool.port"))
-    with running(*pool, log=log):
-        until((tmp_path / "pool.port").exists, "a worker pool")
-        address = (tmp_path / "pool.port").read_text()
+    with running("batch.pool", "--port", "0", log=log):
+        found = until(lambda: re.search(r"whoever asks (\S+)\n", log.read_text()), "a worker pool")
+        address = found[1]
         options = (
             f"--job_endpoint={job_server}",
             "--environment_type=EXTERNAL",

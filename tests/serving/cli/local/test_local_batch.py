@@ -191,6 +191,27 @@ def test_its_process_dies(tmp_path: Path) -> None:
     assert left(tmp_path / "out") == []
 
 
+@pytest.mark.soak
+def test_lost_workers_are_tried_again(offline: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the server does it: the second attempt ends well."""
+    model, packages = tmp_path / "model", tmp_path / "packages"
+    model.mkdir()
+    packages.mkdir()
+    lost = "(self.folder / 'lost').exists() or ((self.folder / 'lost').touch(), __import__('os')._exit(70))"
+    (packages / "losing.py").write_text(SLOW.replace("time.sleep(0.1 * len(instances))", lost))
+    (model / "notes.txt").write_text("no files are needed")
+    (tmp_path / "rows.jsonl").write_text(lines([1, 2]))
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    done = offline(
+        f"local batch --model-dir {model} --prediction-class losing.Predictor --input-paths rows.jsonl "
+        "--output-path out"
+    )
+
+    assert done.code == 0, done.err
+    assert "Workers were lost. Attempt 2 of 4 begins." in done.err
+    assert results(tmp_path / "out") == [1, 2]
+
+
 def test_killed(tmp_path: Path) -> None:
     """Even a command that cannot clean up takes its processes with it."""
     with slow_batch(tmp_path) as process:

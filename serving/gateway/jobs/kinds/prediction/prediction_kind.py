@@ -46,7 +46,8 @@ from serving.resources import BatchOptions, Job, PredictionInput, PredictionOutp
 JOB_COMMAND = module_command("batch")
 # The same in a fork of a pilot.
 _ENTRY = "batch.attempt_process:start"
-_GRACE_SECONDS = 3.0
+# One on a cluster cancels its pipeline there; the others end at once.
+_GRACE_SECONDS = 20.0
 # Rates are averages over about this many seconds.
 _RATE_WINDOW_SECONDS = 10.0
 
@@ -55,11 +56,14 @@ SelectPilot = Callable[[VersionRecord], PilotSpec]
 
 
 class PredictionProgress:
-    """Counts, rate and time left, from reports of the process; `now` is in seconds on any monotonic clock."""
+    """Counts, rate, time left and trouble, from reports of the process; `now` is in seconds on any monotonic
+    clock.
+    """
 
     def __init__(self) -> None:
         self.phase: JobPhase | None = None
         self.counts = JobCounts()
+        self.trouble = ""
         self._samples: deque[tuple[float, JobCounts]] = deque()
 
     def add_counts(self, counts: JobCounts, now: float) -> None:
@@ -130,6 +134,8 @@ class PredictionAttempt:
             case JobReport(failed=FailureStatus() as failed):
                 return FailedAttempt(failed.message, self._build_output(failed.predictions, failed.errors))
         self.progress.phase = report.phase or self.progress.phase
+        if report.trouble is not None:
+            self.progress.trouble = report.trouble
         if report.counts is not None:
             self.progress.add_counts(report.counts, now)
         return None
@@ -255,6 +261,7 @@ class PredictionKind(PredictionRules):
             "workers": progress.counts.workers,
             "recordsPerSecond": _round_optional(progress.records_per_second),
             "secondsLeft": _round_optional(progress.seconds_left),
+            **({"waitReason": progress.trouble} if progress.trouble else {}),
         }
 
     def _check_folders(self, given: PredictionInput) -> None:

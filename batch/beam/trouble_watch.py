@@ -1,0 +1,74 @@
+"""Tells of what keeps a pipeline from going on: no slot, no worker, a worker that cannot work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from batch.engines.engine import Engine, EngineState
+from batch.worker_signs import WorkerSign
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two questions to the engine.
+_ASK_EVERY = 5.0
+
+
+class TroubleWatch:
+    """To be asked often while a pipeline runs.
+
+    `read_signs` finds the workers that have begun. `report` gets a sentence when trouble has lasted for two
+    questions, or has changed, and "" when it is over.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        read_signs: Callable[[], Sequence[WorkerSign]],
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._read_signs = read_signs
+        self._report = report
+        self._clock = clock
+        self._next = clock() + _ASK_EVERY
+        self._placed_since: float | None = None
+        self._seen = self._told = ""
+        self._has_workers = False
+
+    def check(self) -> None:
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _ASK_EVERY
+        trouble = self._find_trouble(now)
+        if trouble == self._seen and trouble != self._told:
+            self._told = trouble
+            self._report(trouble)
+        self._seen = trouble
+
+    def find_worker_trouble(self) -> str:
+        """Why a worker cannot work, as it has said itself; "" if none has."""
+        return next((sign.trouble for sign in self._read_signs() if sign.trouble), "")
+
+    def _find_trouble(self, now: float) -> str:
+        if trouble := self._engine.find_trouble():
+            return trouble
+        if self._has_workers:
+            return ""
+        if trouble := self.find_worker_trouble():
+            return trouble
+        self._has_workers = bool(self._read_signs())
+        if self._has_workers or self._engine.find_state() is EngineState.WAITING:
+            self._placed_since = None
+            return ""
+        self._placed_since = now if self._placed_since is None else self._placed_since
+        if now - self._placed_since < self._engine.worker_start_seconds:
+            return ""
+        return (
+            f"No worker has begun within {self._engine.worker_start_seconds:.0f} s, although "
+            f"{self._engine.name} has the pipeline: it cannot be started there. The log of what starts it "
+            "says why (TaskManager, executor, worker pool), and docs/batch.md what a worker needs."
+        )

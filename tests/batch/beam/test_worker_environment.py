@@ -1,0 +1,16 @@
+"""What is said when a worker cannot be started."""
+
+from __future__ import annotations
+
+from batch.beam.worker_environment import explain_start_failure
+
+
+def test_a_worker_that_cannot_be_started_is_told_of() -> None:
+    """As Flink 1.19.3 and Beam 2.62 put it; other errors are left alone."""
+    died = "java.lang.IllegalStateException: Process died with exit code 1"
+    refused = "java.net.ConnectException: finishConnect(..) failed: Connection refused"
+
+    assert "(/opt/worker) ended with exit code 1." in explain_start_failure("PROCESS", "/opt/worker", died)
+    assert "no worker pool answers at h:1 " in explain_start_failure("EXTERNAL", "h:1", refused)
+    assert explain_start_failure("DOCKER", None, refused) == ""
+    assert explain_start_failure("PROCESS", "/opt/worker", "java.lang.OutOfMemoryError") == ""

@@ -26,7 +26,7 @@ from batch.worker_signs import WorkerVersions
 from serving.artifacts.storage import FileStore
 
 
-class Provision(beam_provision_api_pb2_grpc.ProvisionServiceServicer):  # type: ignore[misc]
+class Provision(beam_provision_api_pb2_grpc.ProvisionServiceServicer):
     """Tells workers the experiments of their job."""
 
     def __init__(self, *experiments: str) -> None:

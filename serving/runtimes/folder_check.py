@@ -14,6 +14,7 @@ from serving.errors import ModelError, ServingError
 from serving.frameworks import load_frameworks
 from serving.runtimes.framework_detection import (
     detect_framework,
+    find_folder_below,
     find_model_file,
     list_entries,
     list_model_files,
@@ -30,34 +31,50 @@ class FolderCheckRequest(msgspec.Struct, frozen=True):
 
 
 class FolderCheckResult(msgspec.Struct, frozen=True):
-    """`framework` is "" where the folder cannot be deployed, `message` says why; `file` is the model's."""
+    """`framework` is "" where the folder cannot be deployed, `message` says why; `file` is the model's.
+
+    `suggestion` is a folder near it that holds a model.
+    """
 
     framework: str = ""
     file: str = ""
     message: str = ""
+    suggestion: str = ""
 
 
 def check_folder(request: FolderCheckRequest) -> FolderCheckResult:
     folder = Path(request.folder)
+    if not folder.is_dir():
+        return FolderCheckResult(message=_describe_missing(folder, request))
     try:
-        if not folder.is_dir():
-            return FolderCheckResult(message=_describe_missing(folder, request))
-        if request.prediction_class and not any(folder.iterdir()):
-            return FolderCheckResult(
-                message=f"The folder {folder} is empty. Put the model's files there first."
-            )
-        if request.prediction_class:
-            return FolderCheckResult(detect_framework(folder, request.prediction_class).name)
+        return _find_model(folder, request)
+    except ServingError as error:
+        reason = error.detail if isinstance(error, ModelError) else error.message
+        return _describe_refusal(folder, request, f"Looked in {folder}. {reason}")
+    except OSError as error:
+        return FolderCheckResult(message=f"The folder {folder} cannot be read: {error.strerror}.")
+
+
+def _find_model(folder: Path, request: FolderCheckRequest) -> FolderCheckResult:
+    """Raises LoadFailed, OSError."""
+    if not request.prediction_class:
         known = [one for one in load_frameworks().values() if one.name == request.framework]
         framework = known[0] if known else detect_framework(folder, "")
         return FolderCheckResult(framework.name, find_model_file(folder, framework).name)
-    except ServingError as error:
-        reason = error.detail if isinstance(error, ModelError) else error.message
+    if not any(folder.iterdir()):
+        return FolderCheckResult(message=f"The folder {folder} is empty. Put the model's files there first.")
+    return FolderCheckResult(detect_framework(folder, request.prediction_class).name)
+
+
+def _describe_refusal(folder: Path, request: FolderCheckRequest, message: str) -> FolderCheckResult:
+    """With a folder near it that holds a model."""
+    if request.may_look_above and (above := list_model_files(folder.parent)):
         return FolderCheckResult(
-            message=f"Looked in {folder}. {reason}{_describe_model_above(folder, request)}"
+            message=f"{message} The folder above, {folder.parent}, holds {above[0]}: deploy that one.",
+            suggestion=str(folder.parent),
         )
-    except OSError as error:
-        return FolderCheckResult(message=f"The folder {folder} cannot be read: {error.strerror}.")
+    below = None if list_model_files(folder) else find_folder_below(folder)
+    return FolderCheckResult(message=message, suggestion="" if below is None else str(below))
 
 
 def _describe_missing(folder: Path, request: FolderCheckRequest) -> str:
@@ -66,12 +83,6 @@ def _describe_missing(folder: Path, request: FolderCheckRequest) -> str:
     if not request.may_look_above or not above.is_dir():
         return f"{folder} is no folder. {kind}."
     return f"{folder} is no folder. {kind}; {above} holds {list_entries(above) or 'nothing'}."
-
-
-def _describe_model_above(folder: Path, request: FolderCheckRequest) -> str:
-    """For a path that goes one level too deep."""
-    found = list_model_files(folder.parent) if request.may_look_above else []
-    return f" The folder above, {folder.parent}, holds {found[0]}: deploy that one." if found else ""
 
 
 if __name__ == "__main__":

@@ -125,15 +125,26 @@ def _missing_file_message(model_dir: Path, wanted: Iterable[str]) -> str:
 
 
 def _suggest_folder_below(model_dir: Path, names: Sequence[str]) -> str:
-    """Where below the folder a model is; the one that is the least deep, "" if there is none near."""
+    found = _find_model_below(model_dir, names)
+    return f"{found.parent.relative_to(model_dir)}/ holds {found.name}: deploy that folder." if found else ""
+
+
+def find_folder_below(model_dir: Path) -> Path | None:
+    """The nearest folder below that holds a model."""
+    found = _find_model_below(model_dir, dict.fromkeys(file.name for _, file in _list_files()))
+    return found and found.parent
+
+
+def _find_model_below(model_dir: Path, names: Iterable[str]) -> Path | None:
+    """The model file that is the least deep; none where it is too deep, or behind too many folders."""
     level = [model_dir]
     for _ in range(_MAX_DEPTH):
         below = [entry for folder in level for entry in _list_folders(folder)]
         level = below[:_MAX_FOLDERS]
         for folder in level:
             if inside := _list_existing(folder, names):
-                return f"{folder.relative_to(model_dir)}/ holds {inside[0]}: deploy that folder."
-    return ""
+                return folder / inside[0]
+    return None
 
 
 def _list_folders(folder: Path) -> list[Path]:

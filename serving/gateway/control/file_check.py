@@ -21,6 +21,7 @@ class FileFindings(msgspec.Struct, frozen=True):
     framework: str = ""
     file: str = ""
     message: str = ""
+    suggestion: str = ""
 
 
 async def find_files(

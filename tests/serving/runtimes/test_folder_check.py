@@ -43,6 +43,11 @@ def test_a_model_near_the_folder_is_named(tmp_path: Path) -> None:
     assert "found variables.index." in found
     assert found.endswith(f"The folder above, {tmp_path}, holds saved_model.pb: deploy that one.")
     assert "Error code" not in found
+    assert check_folder(FolderCheckRequest(str(inner), may_look_above=True)).suggestion == str(tmp_path)
+    (tmp_path / "saved_model.pb").rename(inner / "saved_model.pb")
+    below = check_folder(FolderCheckRequest(str(tmp_path)))
+    assert below.message.endswith("variables/ holds saved_model.pb: deploy that folder.")
+    assert below.suggestion == str(inner)
 
 
 def test_nothing_is_said_of_a_folder_above_that_is_closed(tmp_path: Path) -> None:

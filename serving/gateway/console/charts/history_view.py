@@ -66,7 +66,7 @@ def view_history(
     }
     charts = [
         draw("Answers per second", answers, unit="/s"),
-        draw("Ready nodes", {"nodes": to_points(one.nodes for one in figures)}),
+        draw("Ready nodes", {"nodes": to_points(one.nodes for one in figures)}, least_step=1),
     ]
     if any(one.p50 for one in figures):
         latencies = {

@@ -60,6 +60,7 @@ def draw_chart(
     series: Mapping[str, Points],
     *,
     base: float = math.inf,
+    least_step: float = 0.0,
     unit: str = "",
     format_across: Callable[[float], str] = lambda value: f"{value:.6g}",
     format_row: Callable[[float], str] | None = None,
@@ -68,14 +69,15 @@ def draw_chart(
 ) -> LineChart:
     """`series` has points by the names of lines: at least one whose value is finite.
 
-    A line is broken where a value is NaN. The axis of values begins at `base` at the latest; `unit` follows
-    each value. `summarize` makes one number of those of a part of the axis, for the table.
+    A line is broken where a value is NaN. The axis of values begins at `base` at the latest, and its ticks
+    are `least_step` apart at least; `unit` follows each value. `summarize` makes one number of those of a
+    part of the axis, for the table.
     """
     drawn = {name: sorted(points) for name, points in series.items() if points}
     across = [x for points in drawn.values() for x, _ in points]
     values = [y for points in drawn.values() for _, y in points if not math.isnan(y)]
     left, right = min(across), max(across)
-    up = _choose_ticks(min(base, *values), max(values))
+    up = _choose_ticks(min(base, *values), max(values), least_step)
     low, high = up[0], up[-1]
 
     def place_point(x: float, y: float) -> tuple[float, float]:
@@ -110,7 +112,7 @@ def place_across(x: float, left: float, right: float) -> float:
     return _place(x, left, right, WIDTH)
 
 
-def _choose_ticks(low: float, high: float) -> list[float]:
+def _choose_ticks(low: float, high: float, least_step: float) -> list[float]:
     """Round values, the first no higher than `low` and the last no lower than `high`."""
     if low == high == 0:
         high = 1.0
@@ -119,6 +121,7 @@ def _choose_ticks(low: float, high: float) -> list[float]:
         return [low, high] if low != high else [low]
     size = 10.0 ** math.floor(math.log10(span / _PARTS))
     step = next(one * size for one in _STEPS if one * size * _PARTS >= span * (1 - 1e-9))
+    step = max(step, least_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [number * step for number in range(first, last + 1)]
 

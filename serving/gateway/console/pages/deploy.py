@@ -23,8 +23,9 @@ from serving.resources import Version, resource_from_json
 
 _PATH = "/projects/{project}/deploy"
 # The fields of the form, and those that the API calls otherwise.
+_FIRST_FIELDS = frozenset({"model", "version", "folder"})
 _FIELDS = frozenset(
-    {"model", "version", "folder", "framework", "prediction_class", "packages", "runtime_version"}
+    {*_FIRST_FIELDS, "framework", "prediction_class", "packages", "runtime_version"}
     | {"description", "labels"}
 )
 _API_NAMES = {"name": "version", "deployment_uri": "folder", "package_uris": "packages"}
@@ -122,6 +123,7 @@ async def _render_form(
         is_checked=is_checked,
         error=error,
         field_errors=field_errors,
+        is_more_wrong=not field_errors.keys() <= _FIRST_FIELDS,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from starlette.responses import Response
 
 from serving.gateway.console.pages.overview import PilotRow
+from serving.gateway.console.charts.line_charts import draw_chart
 from serving.gateway.console.rendering import (
     PageRenderer,
     SharedPart,
@@ -110,3 +111,13 @@ def test_what_was_shared_with_few_is_forgotten_when_there_are_many_kinds_of_righ
         assert len(renderer._cached) == 64
 
     asyncio.run(main())
+
+
+def test_curves_of_metrics_are_drawn_with_their_names_as_text() -> None:
+    chart = draw_chart("<b>loss", {"<i>train": [(1, 0.25), (2, 0.5)]})
+    renderer = PageRenderer("static")
+    text = str(renderer.render("_metric_curves.html", {"charts": [chart], "project": "p", "id": "j"}).text)
+    assert "&lt;b&gt;loss" in text
+    assert "&lt;i&gt;train 0.5" in text
+    assert "<i>" not in text
+    assert '<th scope="row">2</th>' in text

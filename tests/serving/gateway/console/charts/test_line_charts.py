@@ -43,6 +43,11 @@ def test_the_axis_of_values_has_round_numbers_with_their_unit(values: list[float
     assert [one.label for one in chart.up] == labels
 
 
+def test_things_are_counted_by_ones() -> None:
+    chart = draw_chart("nodes", {"a": [(0, 0), (1, 1)]}, base=0, least_step=1)
+    assert [one.label for one in chart.up] == ["1", "0"]
+
+
 def test_a_table_has_the_same_in_ten_rows() -> None:
     points = [(float(x), float(x % 10)) for x in range(-99, 1)]
     chart = draw_chart(

@@ -70,6 +70,7 @@ def test_a_bad_name_or_folder_is_said_at_its_field_before_anything_is_created(tm
                 # What was typed stays.
                 assert all(f'value="{value}"' in page for name, value in good.items() if name not in changed)
             assert "export/ holds model.joblib: deploy that folder." in visible_text(page)
+            assert f'name="folder" value="{tmp_path}/models/export"' in page
             assert "Error code" not in page
             assert [one["name"] for one in await list_models(world)] == ["projects/p/models/m"]
 

@@ -7,6 +7,7 @@ state there. Else what others have committed is taken in, and the rule is applie
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
@@ -16,6 +17,8 @@ from serving.gateway.state.catalog_state import Commit, StateDraft
 from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.shared.postgres_store import CommitTerms, PostgresStore
 from serving.gateway.state.shared.record_changes import MissedChanges, take_in
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ class SharedCatalog(Catalog):
         self._shared = store
         self._on_taken_in = on_taken_in
         self.revision = 0
+        self._token = ""  # of the commit that made the revision
         self.fence: int | None = None
 
     @property
@@ -55,7 +59,7 @@ class SharedCatalog(Catalog):
         _WORK_FENCE.set(None)
 
     async def open(self) -> None:
-        self.state, self.revision = await self._run_in_writer(self._shared.read_whole)
+        self.state, self.revision, self._token = await self._run_in_writer(self._shared.read_whole)
         self._on_publish(Commit.from_state(self.state))
 
     async def refresh(self) -> None:
@@ -67,13 +71,20 @@ class SharedCatalog(Catalog):
             await self._take_in_missed()
 
     async def _take_in_missed(self) -> None:
-        missed = await self._run_in_writer(self._shared.read_missed, self.revision)
+        missed = await self._run_in_writer(self._shared.read_missed, self.revision, self._token)
         if missed is not None:
             self._take_in(missed)
 
     def _take_in(self, missed: MissedChanges) -> None:
+        if missed.is_restored:
+            logger.warning(
+                "an older copy of the database was put back: the state of revision %d is given up for that "
+                "of revision %d",
+                self.revision,
+                missed.revision,
+            )
         commit = take_in(self.state, missed)
-        self.state, self.revision = commit.after, missed.revision
+        self.state, self.revision, self._token = commit.after, missed.revision, missed.token
         self._on_publish(commit)
         self._on_taken_in(commit)
 
@@ -111,11 +122,11 @@ class SharedCatalog(Catalog):
     async def _try_commit(self, draft: StateDraft, stamp: ChangeStamp, fence: int | None) -> bool:
         """Whether the draft is committed; else it was made of an old state, and the next one will be."""
         policies.update_owner_policies(draft, stamp, self.state)
-        terms = CommitTerms(self.revision, stamp.token, fence)
+        terms = CommitTerms(self.revision, stamp.token, fence, self._token)
         missed = await self._run_in_writer(self._shared.commit_on, draft.changes, terms)
         if missed is not None:
             self._take_in(missed)
             return False
-        self.revision += 1
+        self.revision, self._token = self.revision + 1, stamp.token
         self._publish(Commit(self.state, draft.to_state(), draft.changes))
         return True

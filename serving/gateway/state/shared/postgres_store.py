@@ -49,11 +49,15 @@ class LeaseLost(Unavailable):
 
 
 class CommitTerms(NamedTuple):
-    """What a commit is made of: the revision of the state, its own token, and the lease it needs, if any."""
+    """What a commit is made of: the revision of the state, its own token, and the lease it needs, if any.
+
+    `known_token` is that of the commit that made the state.
+    """
 
     known: int
     token: str
     fence: int | None = None
+    known_token: str = ""
 
 
 class PostgresStore:
@@ -71,21 +75,27 @@ class PostgresStore:
     def load(self) -> CatalogState:
         return self.read_whole()[0]
 
-    def read_whole(self) -> tuple[CatalogState, int]:
-        """The state, and its revision. Raises FailedPrecondition for data that cannot be read."""
+    def read_whole(self) -> tuple[CatalogState, int, str]:
+        """The state, its revision, and the token of the commit that made it.
+
+        Raises FailedPrecondition for data that cannot be read.
+        """
         with translate_errors(self.address), self._read_snapshot() as connection:
-            revision = connection.execute(sa.select(HEAD.c.revision)).scalar_one()
+            head = connection.execute(sa.select(HEAD.c.revision, _find_token(HEAD.c.revision))).one()
 
             def read_table(table: str, kind: type[K]) -> list[K]:
                 return self._read_table(connection, table, kind)
 
-            return build_state(read_table), int(revision)
+            return build_state(read_table), int(head.revision), head.token
 
-    def read_missed(self, known: int) -> MissedChanges | None:
-        """What others have committed since a revision; None if nothing."""
+    def read_missed(self, known: int, known_token: str = "") -> MissedChanges | None:
+        """What others have committed since a revision; None if nothing.
+
+        `known_token` is that of the commit that made the revision, "" if it is not known.
+        """
         with translate_errors(self.address), self._read_snapshot() as connection:
-            head = connection.execute(sa.select(HEAD)).one()
-            return self._find_missed(connection, head, known)
+            head = connection.execute(_select_head(known)).one()
+            return self._find_missed(connection, head, known, known_token)
 
     def commit(self, changes: Changes) -> None:
         """Write all changes or none, whatever others have committed."""
@@ -113,10 +123,10 @@ class PostgresStore:
         try:
             with translate_errors(self.address):
                 connection = self._begin()
-                head = connection.execute(sa.select(HEAD).with_for_update()).one()
+                head = connection.execute(_select_head(terms.known).with_for_update(of=HEAD)).one()
                 if terms.fence is not None:
                     self._check_lease(connection, terms.fence)
-                missed = self._find_missed(connection, head, terms.known)
+                missed = self._find_missed(connection, head, terms.known, terms.known_token)
                 if missed is not None:
                     return missed
                 self._write_changes(connection, changes, terms.known + 1, terms.token)
@@ -206,19 +216,25 @@ class PostgresStore:
                 retry_after=RETRY_AFTER,
             )
 
-    def _find_missed(self, connection: sa.Connection, head: sa.Row[Any], known: int) -> MissedChanges | None:
-        if head.revision == known:
+    def _find_missed(
+        self, connection: sa.Connection, head: sa.Row[Any], known: int, known_token: str
+    ) -> MissedChanges | None:
+        # A commit that is too old to be found, or wrote nothing, has no token.
+        differs = bool(head.token and known_token) and head.token != known_token
+        is_restored = head.revision < known or differs
+        if head.revision == known and not is_restored:
             return None
-        if head.revision < known or known + 1 < head.kept_from or head.revision - known > _MOST_MISSED:
-            state, revision = self.read_whole()
-            return MissedChanges(revision, state=state)
+        if is_restored or known + 1 < head.kept_from or head.revision - known > _MOST_MISSED:
+            state, revision, token = self.read_whole()
+            return MissedChanges(revision, token, state=state, is_restored=is_restored)
         rows = connection.execute(
             sa.select(CHANGES)
             .where(CHANGES.c.revision > known, CHANGES.c.revision <= head.revision)
             .order_by(CHANGES.c.revision, CHANGES.c.place)
-        )
+        ).all()
         changes = [RecordChange(decode_record(row.table_name, row.document), row.deleted) for row in rows]
-        return MissedChanges(head.revision, changes)
+        token = rows[-1].token if rows and rows[-1].revision == head.revision else ""
+        return MissedChanges(head.revision, token, changes)
 
     def _write_changes(self, connection: sa.Connection, changes: Changes, revision: int, token: str) -> None:
         rows: list[dict[str, Any]] = []
@@ -253,6 +269,17 @@ class PostgresStore:
                 f"The {table} in the database {self.address} cannot be read ({error}). They were written by "
                 "another Pilotlight, or damaged: put back a copy of the database."
             ) from error
+
+
+def _find_token(revision: sa.ColumnElement[int]) -> sa.Label[str]:
+    """The token of the commit that made a revision; "" if that is not known any more."""
+    found = sa.select(CHANGES.c.token).where(CHANGES.c.revision == revision).limit(1).scalar_subquery()
+    return sa.func.coalesce(found, "").label("token")
+
+
+def _select_head(known: int) -> sa.Select[Any]:
+    """The row of the head, with the token that the database has for a revision."""
+    return sa.select(HEAD, _find_token(sa.literal(known)))
 
 
 def _write_record(

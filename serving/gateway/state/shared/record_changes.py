@@ -23,11 +23,17 @@ class RecordChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MissedChanges:
-    """All up to `revision` that a state lacks: the changes in their order, or the whole `state`."""
+    """All up to `revision` that a state lacks: the changes in their order, or the whole `state`.
+
+    `token` is that of the commit that made the revision. `is_restored`: the state that lacks them is none
+    that this database ever had: an older copy of it was put back.
+    """
 
     revision: int
+    token: str = ""
     changes: Sequence[RecordChange] = ()
     state: CatalogState | None = None
+    is_restored: bool = False
 
 
 def decode_record(table: str, document: bytes) -> Record:

@@ -126,6 +126,36 @@ def test_whoever_lacks_too_much_reads_all(
     assert _read_missed(other, 5).state == state
 
 
+def test_a_database_that_was_put_back_is_read_anew(
+    address: str, stores: tuple[PostgresStore, PostgresStore]
+) -> None:
+    """Also if as many changes were made since then: its revisions are others than those that were known."""
+    one, other = stores
+    tables = ("catalog_head", "catalog_changes", "models")
+    assert one.commit_on(dict([model("kept")]), CommitTerms(0, "a")) is None
+    with one._engine.begin() as connection:
+        for table in tables:
+            connection.exec_driver_sql(f"CREATE TABLE copy_of_{table} AS TABLE {table}")
+    assert one.commit_on(dict([model("lost")]), CommitTerms(1, "b", known_token="a")) is None
+    assert one.read_missed(2, "b") is None
+
+    with other._engine.begin() as connection:
+        for table in tables:
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+            connection.exec_driver_sql(f"INSERT INTO {table} SELECT * FROM copy_of_{table}")
+    missed = one.read_missed(2, "b")
+    assert missed is not None
+    assert (missed.is_restored, missed.revision, missed.token) == (True, 1, "a")
+
+    assert other.commit_on(dict([model("new")]), CommitTerms(1, "c", known_token="a")) is None
+    found = [one.read_missed(2, "b"), one.commit_on(dict([model("x")]), CommitTerms(2, "d", None, "b"))]
+    for missed in found:
+        assert missed is not None and missed.state is not None
+        assert (missed.is_restored, missed.revision, missed.token) == (True, 2, "c")
+        assert {name.model for name in missed.state.models} == {"kept", "new"}
+    assert one.commit_on(dict([model("x")]), CommitTerms(2, "d", known_token="c")) is None
+
+
 def _read_missed(store: PostgresStore, known: int) -> MissedChanges:
     missed = store.read_missed(known)
     assert missed is not None

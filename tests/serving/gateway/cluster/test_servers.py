@@ -141,6 +141,35 @@ def test_a_caller_sees_its_own_change_anywhere(postgres: Postgres, tmp_path: Pat
     run(postgres.create_database(), tmp_path, main)
 
 
+def test_an_older_copy_of_the_database_is_taken_in(
+    postgres: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is put back while servers run, and as many changes follow."""
+
+    async def main(a: Member, b: Member) -> None:
+        await b.stop_following()
+        await b.catalog.refresh()
+        for name in ("kept", "lost"):
+            await a.call("POST", MODELS, {"name": name})
+        await b.catalog.refresh()
+        revision = b.catalog.revision
+        head, changes = "UPDATE catalog_head SET revision = revision - 1", "DELETE FROM catalog_changes"
+        with a.store._engine.begin() as connection:
+            connection.exec_driver_sql(f"{changes} WHERE revision = {revision}")
+            connection.exec_driver_sql("DELETE FROM models WHERE name = 'projects/p/models/lost'")
+            connection.exec_driver_sql(head)
+        await a.catalog.refresh()
+        await a.call("POST", MODELS, {"name": "new"})
+        await b.catalog.refresh()
+
+        assert b.catalog.revision >= revision
+        assert {name.model for name in b.state.models} == {"kept", "new"}
+        assert a.state == b.state == a.store.load()
+        assert "an older copy of the database was put back" in caplog.text
+
+    run(postgres.create_database(), tmp_path, main)
+
+
 def test_a_version_lives_and_dies_on_both(postgres: Postgres, tmp_path: Path) -> None:
     """Whichever was asked to make and to delete it, one does it."""
     model = write_model(tmp_path / "model")

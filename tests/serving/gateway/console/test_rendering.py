@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from serving.gateway.console.pages.overview import PilotRow
 from serving.gateway.console.charts.line_charts import draw_chart
+from serving.gateway.console.pages.overview import PilotRow
 from serving.gateway.console.rendering import (
     PageRenderer,
     SharedPart,

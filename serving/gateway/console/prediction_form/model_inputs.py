@@ -19,6 +19,9 @@ _BYTES: Final = "BYTES"
 _MAX_CLASSES: Final = 12
 # A form of more inputs shows the first of them.
 _MAX_IN_FORM: Final = 6
+# Pages cut longer texts, and a request that is cut is none.
+_MAX_EXAMPLE: Final = 16_000
+_LONG_EXAMPLE: Final = "Its example is too long for a page; `pilotlight versions schema` shows it."
 _WORDS: Final[Mapping[str, str]] = {"BOOL": "true or false", _BYTES: "text"}
 
 
@@ -66,6 +69,8 @@ class ModelInputs:
 def describe_model_inputs(schema: Mapping[str, Any]) -> ModelInputs:
     """`schema` is as the API returns it."""
     default = schema["defaultSignature"]
+    if is_long := len(_to_json(schema.get("example"))) > _MAX_EXAMPLE:
+        schema = {name: value for name, value in schema.items() if name not in ("example", "answer")}
     # The default one first.
     names = sorted(schema["signatures"], key=lambda name: name != default)
     signatures = tuple(
@@ -87,7 +92,7 @@ def describe_model_inputs(schema: Mapping[str, Any]) -> ModelInputs:
         request=forms[0].body,
         answer="" if answer is None else _to_json({"predictions": [answer] * _count_rows(schema, default)}),
         is_free=not schema["strict"],
-        notes=tuple(_list_notes(schema, default)),
+        notes=(*_list_notes(schema, default), *([_LONG_EXAMPLE] if is_long else [])),
     )
 
 

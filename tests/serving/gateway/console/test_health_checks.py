@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from serving.config import ServeConfig
-from serving.gateway.console.health_checks import HealthCheckRunner, HealthReport
+from serving.errors import ServingError, Unavailable
+from serving.gateway.console.health_checks import HealthCheckRunner, HealthReport, WriteCheck
 from tests.bounds import HANG_SECONDS
 
 OK = '{"check": "cores", "level": "ok", "message": "2 of 2", "advice": ""}'
@@ -62,3 +63,37 @@ def test_what_hangs_is_ended_and_said() -> None:
 def test_what_fails_is_said() -> None:
     assert "exit code 3" in report_of("import sys; sys.exit(3)").trouble
     assert "cannot be run" in report_of("print('no JSON')").trouble
+
+
+def test_whether_changes_are_refused_is_looked_at_now_and_then() -> None:
+    """In the background: a page does not wait for a database that does not answer."""
+
+    async def main() -> None:
+        now, refusal, checks = 0.0, Exception(), 0
+
+        async def check() -> None:
+            nonlocal checks
+            checks += 1
+            if isinstance(refusal, ServingError | OSError):
+                raise refusal
+
+        found = WriteCheck(check, clock=lambda: now)
+
+        async def look(after: float) -> str:
+            nonlocal now
+            now += after
+            found.read_trouble()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return found.read_trouble()
+
+        assert await look(0) == ""
+        refusal = Unavailable("no disk")
+        assert (await look(1), checks) == ("", 1)
+        assert (await look(10), checks) == ("no disk", 2)
+        refusal = OSError(5, "Input/output error")
+        assert await look(10) == "The state cannot be written: Input/output error."
+        refusal = Exception()
+        assert await look(10) == ""
+
+    asyncio.run(main())

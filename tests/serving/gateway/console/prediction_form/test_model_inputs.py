@@ -92,6 +92,13 @@ def test_the_forms_of_a_request_are_shown_with_the_example(
     assert not found.is_free
 
 
+def test_an_example_that_a_page_would_cut_is_left_out() -> None:
+    pixels = TensorSpec("instances", "FP64", (-1, 9000))
+    found = describe(pixels, example=[0.0] * 9000, answer=1)
+    assert (found.request, found.answer) == ('{"instances": […]}', "")
+    assert "too long for a page" in found.notes[-1]
+
+
 def test_user_code_may_take_anything() -> None:
     free = TensorSpec("instances", "BYTES", None)
     found = describe(free, platform=CUSTOM, strict=False)

@@ -105,9 +105,20 @@ def _describe_tensor(tensor: Mapping[str, Any]) -> TensorText:
     return TensorText(
         tensor["name"],
         kind if datatype in _WORDS and datatype != _BYTES else f"{kind} ({datatype})",
-        " x ".join("any" if size < 0 else str(size) for size in shape[1:]) or "one value",
+        _describe_shape(shape[1:]),
         ", ".join(map(_to_json, classes[:_MAX_CLASSES])) + more,
     )
+
+
+def _describe_shape(sizes: Sequence[int]) -> str:
+    """Of the values of one instance, any size as -1."""
+    match sizes:
+        case []:
+            return "one value"
+        case [size]:
+            return "a list of any length" if size < 0 else f"a list of {size}"
+        case _:
+            return f"lists in lists, {' x '.join('any' if size < 0 else str(size) for size in sizes)}"
 
 
 def _list_forms(schema: Mapping[str, Any], name: str) -> Sequence[RequestForm]:
@@ -140,13 +151,8 @@ def _list_forms(schema: Mapping[str, Any], name: str) -> Sequence[RequestForm]:
 
 def _describe_row(tensor: Mapping[str, Any]) -> str:
     shape = tensor["shape"]
-    if shape is None:
-        return "text or any JSON for each instance"
-    if len(shape) < 2:
-        return "one value for each instance"
-    if len(shape) == 2:
-        return "a list of numbers for each instance" if shape[1] < 0 else f"a list of {shape[1]} values"
-    return f"lists in lists, {' x '.join('any' if size < 0 else str(size) for size in shape[1:])}"
+    what = "text or any JSON" if shape is None else _describe_shape(shape[1:])
+    return f"{what} for each instance"
 
 
 def _list_values(names: Sequence[str], example: Any) -> Sequence[str]:

@@ -123,7 +123,7 @@ def test_what_a_version_takes_is_shown_while_it_sleeps(tmp_path: Path) -> None:
             page = await browser.open(PAGE)
             assert "<i>" not in page
             said = " ".join(visible_text(page).split())
-            assert "<i>age number (FP32) 3 city text (BYTES) one value" in said
+            assert "<i>age number (FP32) a list of 3 city text (BYTES) one value" in said
             assert "label whole number (INT64) one value" in said
             form = '{"instances": [{"<i>age": …, "city": …}]}'
             assert form in said

@@ -42,9 +42,14 @@ def test_names_types_and_shapes_are_said_in_words() -> None:
     (signature,) = found.signatures
     assert [(one.name, one.kind, one.shape) for one in signature.inputs] == [
         ("age", "number (FP32)", "one value"),
-        ("pixels", "whole number (UINT8)", "28 x any"),
+        ("pixels", "whole number (UINT8)", "lists in lists, 28 x any"),
         ("old", "true or false", "one value"),
         ("any", "text or any JSON", "any"),
+    ]
+    listed = [TensorSpec("four", "FP64", (-1, 4)), TensorSpec("more", "FP64", (-1, -1))]
+    assert [one.shape for one in describe(*listed).signatures[0].inputs] == [
+        "a list of 4",
+        "a list of any length",
     ]
     (output,) = signature.outputs
     assert (output.name, output.kind, output.classes) == ("predictions", "text (BYTES)", '"no", "yes"')

@@ -17,6 +17,7 @@ from serving.gateway.observability.history import (
     combine_figures,
     estimate_quantile,
 )
+from serving.gateway.observability.phase_sums import SAMPLE_SECONDS, PhaseSample, sample_phases
 from serving.gateway.observability.prediction_stats import PredictionStats
 
 # Of how many seconds "now" is.
@@ -45,6 +46,8 @@ class HistoryRecorder:
         self._stats = stats
         self._clock = _make_steady_clock() if clock is None else clock
         self._histories: dict[str, VersionHistory] = {}
+        # Of each version the older sample is first.
+        self._samples: dict[str, tuple[PhaseSample, ...]] = {}
         self._recorded_at = int(self._clock())
         self._forgetting_at = self._recorded_at + _FORGOTTEN_AFTER
         # Those of the last second too: their last answers may have come after it.
@@ -71,8 +74,14 @@ class HistoryRecorder:
             return None
         return combine_figures(history.read(GRAINS[0], self._recorded_at, RECENT_SECONDS)[1])
 
+    def read_phase_sample(self, uid: str) -> tuple[PhaseSample, float] | None:
+        """The sums of some minutes ago, and how many seconds ago that was; None where all is more recent."""
+        samples = self._samples.get(uid)
+        return None if samples is None else (samples[0], self._recorded_at - samples[0].at)
+
     def forget_version(self, uid: str) -> None:
         self._histories.pop(uid, None)
+        self._samples.pop(uid, None)
 
     def record_second(self) -> None:
         """Write what happened since the last call."""
@@ -87,11 +96,22 @@ class HistoryRecorder:
                 for missed in range(max(self._recorded_at + 1, now - _MOST_MISSED), now):
                     history.record(missed, Figures(nodes=figures.nodes))
             history.record(now, figures)
+            # Versions have different turns: each takes a tenth of a millisecond.
+            if (now - hash(uid)) % SAMPLE_SECONDS == 0:
+                self._sample_phases(uid, now)
         self._awake, self._recorded_at = awake, now
         if now >= self._forgetting_at:
             self._forgetting_at = now + _FORGOTTEN_AFTER
             kept = {uid: one for uid, one in self._histories.items() if now - one.last < _FORGOTTEN_AFTER}
             self._histories = kept
+            self._samples = {uid: one for uid, one in self._samples.items() if uid in kept}
+
+    def _sample_phases(self, uid: str, now: int) -> None:
+        stats = self._stats.find_version(uid)
+        if stats is not None:
+            nodes = [node.read_counters() for node in self._pool.nodes(uid)]
+            sample = sample_phases(now, stats, nodes)
+            self._samples[uid] = (*self._samples.get(uid, ())[-1:], sample)
 
     def _take_figures(self, uid: str, history: VersionHistory) -> Figures:
         nodes = sum(node.state is NodeState.READY for node in self._pool.nodes(uid))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from serving.gateway.console.charts.phase_bars import NO_REQUEST, TRANSFER, compute_mean, separate_warm
-from serving.gateway.observability.prediction_stats import PhaseHistograms
+from serving.gateway.console.charts.phase_bars import TRANSFER
+from serving.gateway.observability.phase_sums import PhaseSum, PhaseSums
 from serving.gateway.observability.wait_recorder import format_milliseconds
 from serving.names import VersionName
 
@@ -38,27 +38,24 @@ class Bottleneck:
     command: str = ""
 
 
-def find_bottleneck(
-    name: VersionName, phases: PhaseHistograms, started: PhaseHistograms
-) -> Bottleneck | None:
-    """None without an answer. `started` is that of `StatsSnapshot`."""
-    warm, cold = separate_warm(phases, started), dict(started).get("total", NO_REQUEST)
-    total = warm.get("total", NO_REQUEST)
-    count, cold_count = sum(total.counts), sum(cold.counts)
-    if not count and not cold_count:
+def find_bottleneck(name: VersionName, sums: PhaseSums, *, period: str) -> Bottleneck | None:
+    """None without an answer. `period` says of when the sums are: `in the last 5 minutes`."""
+    total, cold = sums.without_starts("total"), sums.started.get("total", PhaseSum())
+    if not total.requests and not cold.requests:
         return None
     # Of all these requests: a few of them may have waited for a place.
+    phases = {phase: sums.without_starts(phase) for phase in _WORDS}
     means = {
-        phase: one.seconds / max(count, sum(one.counts))
-        for phase, one in warm.items()
-        if phase in _WORDS and any(one.counts)
+        phase: one.seconds / max(total.requests, one.requests)
+        for phase, one in phases.items()
+        if one.requests
     }
-    means[TRANSFER] = max(0.0, compute_mean(total) - sum(means.values()))
+    means[TRANSFER] = max(0.0, total.mean - sum(means.values()))
     said = (
-        _describe_answer(compute_mean(total), means) if count else "",
-        _describe_starts(cold_count, compute_mean(cold)) if cold_count else "",
+        _describe_answer(total.mean, means, period) if total.requests else "",
+        _describe_starts(cold, period if not total.requests else "") if cold.requests else "",
     )
-    largest = max(means, key=means.__getitem__, default="")
+    largest = max(means, key=means.__getitem__)
     if cold.seconds > _COLD_SHARE * (cold.seconds + total.seconds):
         largest = _START
     update = f"pilotlight versions update {name.version} --model {name.model} --project {name.project}"
@@ -66,19 +63,20 @@ def find_bottleneck(
     return Bottleneck(" ".join(filter(None, said)), action, f"{update} {flags}" if flags else "")
 
 
-def _describe_answer(whole: float, means: Mapping[str, float]) -> str:
+def _describe_answer(whole: float, means: Mapping[str, float], period: str) -> str:
     """The phases that matter, the longest first."""
     ordered = sorted(means.items(), key=lambda one: -one[1])
     told = [(name, mean) for name, mean in ordered if mean >= _LEAST_SHARE * whole]
-    parts = [f"{format_milliseconds(mean)} are {_WORDS[name]}" for name, mean in told]
-    return f"Of {format_milliseconds(whole)} that a ready node's answer takes on average, {_join(parts)}."
+    parts = [f"{format_milliseconds(mean)} were {_WORDS[name]}" for name, mean in told]
+    took = format_milliseconds(whole)
+    return f"Of {took} that an answer of a ready node took on average {period}, {_join(parts)}."
 
 
-def _describe_starts(count: int, mean: float) -> str:
-    took = format_milliseconds(mean)
-    if count == 1:
-        return f"1 request waited for the start of a node, and took {took}."
-    return f"{count:,} requests waited for the start of a node, and took {took} on average."
+def _describe_starts(cold: PhaseSum, period: str) -> str:
+    took, when = format_milliseconds(cold.mean), f" {period}" if period else ""
+    if cold.requests == 1:
+        return f"1 request waited for the start of a node{when}, and took {took}."
+    return f"{cold.requests:,.0f} requests waited for the start of a node{when}, and took {took} on average."
 
 
 def _join(parts: list[str]) -> str:

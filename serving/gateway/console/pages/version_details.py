@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from serving.acceleration_record import PLAIN_STRATEGY
 from serving.errors import FailedPrecondition, ResourceExhausted
-from serving.gateway.console.charts.bottleneck import find_bottleneck
+from serving.gateway.console.charts.bottleneck import Bottleneck, find_bottleneck
 from serving.gateway.console.charts.phase_bars import START_PHASES, view_answers, view_starts
 from serving.gateway.console.rendering import shorten
 from serving.gateway.console.visit import Visit, page
+from serving.gateway.observability.phase_sums import add_up_phases
+from serving.gateway.observability.prediction_stats import PhaseHistograms
 from serving.names import VersionName
 
 Json = dict[str, Any]
@@ -81,8 +83,21 @@ def read_phases(visit: Visit) -> Json:
         "start_phases": list(START_PHASES.values()),
         "wakeups": {} if snapshot is None else dict(snapshot.wakeups),
         "answers": view_answers(phases, started),
-        "bottleneck": find_bottleneck(read_name(visit), phases, started),
+        "bottleneck": None if record is None else _find_bottleneck(visit, record.uid, phases, started),
     }
+
+
+def _find_bottleneck(
+    visit: Visit, uid: str, phases: PhaseHistograms, started: PhaseHistograms
+) -> Bottleneck | None:
+    """Of the last minutes, where these had an answer."""
+    name, sums = read_name(visit), add_up_phases(phases, started)
+    if sampled := visit.console.history.read_phase_sample(uid):
+        sample, seconds = sampled
+        period = f"in the last {max(1, round(seconds / 60))} minutes"
+        if recent := find_bottleneck(name, sample.subtract_from(sums), period=period):
+            return recent
+    return find_bottleneck(name, sums, period="since the server was started")
 
 
 async def read_acceleration(visit: Visit) -> Json:

@@ -7,6 +7,7 @@ import pytest
 from autoscaler.pools import Node, NodeState
 from serving.gateway.observability.history import GRAINS, Figures
 from serving.gateway.observability.history_recorder import HistoryRecorder
+from serving.gateway.observability.phase_sums import SAMPLE_SECONDS
 from serving.gateway.observability.prediction_stats import PredictionStats
 from tests.autoscaler.fakes import Clock, FakePool, memory
 
@@ -111,3 +112,21 @@ def test_a_version_that_is_gone_leaves_nothing() -> None:
     world.clock.advance(2 * 86_400)
     world.pass_second()
     assert world.recorder.read_recent("v") is None
+
+
+def test_what_is_recent_began_some_minutes_ago() -> None:
+    """Whatever the turn of a version is; nothing is known of one that is gone."""
+    world = World()
+    world.answer(1)
+    assert world.recorder.read_phase_sample("v") is None
+    for _ in range(2 * SAMPLE_SECONDS):
+        world.pass_second()
+    ages = set()
+    for _ in range(SAMPLE_SECONDS):
+        world.pass_second()
+        sampled = world.recorder.read_phase_sample("v")
+        assert sampled is not None
+        ages.add(sampled[1])
+    assert (min(ages), max(ages)) == (SAMPLE_SECONDS, 2 * SAMPLE_SECONDS - 1)
+    world.recorder.forget_version("v")
+    assert world.recorder.read_phase_sample("v") is None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION
+from serving.gateway.catalog.job_checks.places import find_place_problem
 from serving.gateway.catalog.lookup import resolve_version
 from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import (
@@ -170,15 +171,8 @@ def _check_numbers(given: PredictionInput) -> None:
 
 
 def _check_path(field: str, path: str, *, wildcard: bool = False) -> None:
-    scheme, separator, rest = path.partition("://")
-    if separator and scheme not in {"gs", "file"}:
-        raise _input_error(
-            field, f"Cannot use {scheme}:// ({path!r}); give gs://BUCKET/PATH or an absolute path."
-        )
-    if separator and scheme == "gs" and not rest.split("/")[0]:
-        raise _input_error(field, f"{path!r} names no bucket; give gs://BUCKET/PATH.")
-    if not (separator and scheme == "gs") and not (rest if separator else path).startswith("/"):
-        raise _input_error(field, f"{path!r} is neither gs://BUCKET/PATH nor an absolute path.")
+    if problem := find_place_problem(path):
+        raise _input_error(field, problem)
     if "*" in (path[:-1] if wildcard else path):
         place = "only be the last character" if wildcard else "not be in it"
         raise _input_error(field, f"'*' can {place}: {path!r}.")

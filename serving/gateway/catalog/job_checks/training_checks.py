@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
-from urllib.parse import unquote
 
 import msgspec
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION, check_image_name
+from serving.gateway.catalog.job_checks.places import find_place_problem
 from serving.gateway.catalog.job_checks.training_replicas import (
     ALGORITHMS,
     CUSTOM,
@@ -359,17 +359,8 @@ def _check_job_dir(given: TrainingInput) -> None:
 
 
 def _check_uri(field: str, uri: str) -> None:
-    if "\0" in unquote(uri):
-        raise _input_error(field, f"{uri!r} cannot hold a NUL character.")
-    scheme, separator, rest = uri.partition("://")
-    if separator and scheme not in {"gs", "file"}:
-        raise _input_error(
-            field, f"Cannot use {scheme}:// ({uri!r}); give gs://BUCKET/PATH or an absolute path."
-        )
-    if separator and scheme == "gs" and not rest.split("/")[0]:
-        raise _input_error(field, f"{uri!r} names no bucket; give gs://BUCKET/PATH.")
-    if not (separator and scheme == "gs") and not (rest if separator else uri).startswith("/"):
-        raise _input_error(field, f"{uri!r} is neither gs://BUCKET/PATH nor an absolute path.")
+    if problem := find_place_problem(uri):
+        raise _input_error(field, problem)
 
 
 def _input_error(field: str, description: str) -> ServingError:

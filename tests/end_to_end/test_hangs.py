@@ -20,10 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.bounds import HANG_SECONDS
 from tests.end_to_end import models
 from tests.server import Server, running_node, running_server, until
+from tests.serving.runtimes.onnx_runtime.models import ENDLESS, make_endless
 
 MODEL = "projects/hangs/models/m"
 ROUTINE = f"{MODEL}/versions/routine"
 PLAIN = f"{MODEL}/versions/plain"
+LOOPING = f"{MODEL}/versions/looping"
 
 CALL_TIMEOUT = 1.5
 
@@ -142,6 +144,21 @@ def test_a_node_whose_model_does_not_come_back_is_replaced(world: World, poison:
     assert node not in server.nodes(ROUTINE)
     assert world.hung(ROUTINE) > before
     assert "setting call_timeout" in world.why(ROUTINE)
+
+
+def test_a_loop_of_a_graph_that_does_not_end(world: World, tmp_path: Path) -> None:
+    """ONNX's Loop has no limit of its own; the node that computes it is replaced too."""
+    (tmp_path / "model.onnx").write_bytes(make_endless().SerializeToString())
+    server = world.server
+    server.create_version(LOOPING, deploymentUri=str(tmp_path), framework="ONNX")
+    (node,) = server.nodes(LOOPING)
+
+    error = server.predict(LOOPING, [[ENDLESS]]).error
+    assert error["code"] == 500
+    assert "call_timeout" in error["message"]
+
+    assert server.predict(LOOPING, [[1.0]]).json == {"predictions": [{"y": [1.0]}]}
+    assert node not in server.nodes(LOOPING)
 
 
 def test_a_model_that_raises_no_exception_costs_the_request_alone(world: World) -> None:

@@ -17,6 +17,8 @@ FLOAT, DOUBLE, HALF, BFLOAT16 = (
 )
 INT64, STRING, BOOL = TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL
 
+ENDLESS = 12345.0
+
 Declared = tuple[str, int, Sequence[int | str | None] | None]
 Node = tuple[str, list[str], list[str]]
 
@@ -52,6 +54,39 @@ def make_model(
 def make_identity(kind: int, shape: Sequence[int | str | None] | None = ("rows", 2)) -> onnx.ModelProto:
     """A model that answers what it is given."""
     return make_model([("x", kind, shape)], [("y", kind, shape)], [("Identity", ["x"], ["y"])])
+
+
+def make_endless() -> onnx.ModelProto:
+    """A model that answers what it is given, but loops without end when a row is `ENDLESS`."""
+    row = ("rows", 1)
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["again"], ["more"]), helper.make_node("Identity", ["old"], ["new"])],
+        "body",
+        [
+            helper.make_tensor_value_info(name, kind, shape)
+            for name, kind, shape in (("step", INT64, ()), ("again", BOOL, ()), ("old", FLOAT, row))
+        ],
+        [
+            helper.make_tensor_value_info(name, kind, shape)
+            for name, kind, shape in (("more", BOOL, ()), ("new", FLOAT, row))
+        ],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("Equal", ["x", "endless"], ["equal"]),
+            helper.make_node("Cast", ["equal"], ["equals"], to=INT64),
+            helper.make_node("ReduceMax", ["equals"], ["largest"], keepdims=0),
+            helper.make_node("Cast", ["largest"], ["is_endless"], to=BOOL),
+            helper.make_node("Loop", ["", "is_endless", "x"], ["y"], body=body),
+        ],
+        "graph",
+        [helper.make_tensor_value_info("x", FLOAT, row)],
+        [helper.make_tensor_value_info("y", FLOAT, row)],
+        [helper.make_tensor("endless", FLOAT, (), [ENDLESS])],
+    )
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model
 
 
 def make_network() -> onnx.ModelProto:

@@ -24,12 +24,21 @@ text = importlib.resources.files("trainer").joinpath("greeting.txt").read_text()
 print(text.strip(), args.name, flush=True)
 """
 
-ESTIMATOR = """
+SKLEARN = """
 import joblib, pathlib, sys
 from sklearn.linear_model import LinearRegression
 folder = pathlib.Path(sys.argv[sys.argv.index("--job-dir") + 1]) / "model"
 folder.mkdir()
 joblib.dump(LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0]), folder / "model.joblib")
+"""
+
+XGBOOST = """
+import numpy, pathlib, sys, xgboost
+folder = pathlib.Path(sys.argv[sys.argv.index("--job-dir") + 1]) / "model"
+folder.mkdir()
+rows = xgboost.DMatrix(numpy.array([[0.0], [2.0]]), label=[1.0, 5.0])
+options = {"eta": 1, "lambda": 0, "min_child_weight": 0, "base_score": 0, "max_depth": 1}
+xgboost.train(options, rows, 1).save_model(folder / "model.bst")
 """
 
 
@@ -86,20 +95,24 @@ def test_a_job_of_a_file_and_flags(pilotlight: Run, tmp_path: Path) -> None:
     assert "training_input.worker_count" in refused.err
 
 
-def test_a_job_that_is_deployed(pilotlight: Run, package: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [SKLEARN, XGBOOST], ids=["sklearn", "xgboost"])
+def test_a_job_that_is_deployed(
+    pilotlight: Run, package: Path, tmp_path: Path, source: str, request: pytest.FixtureRequest
+) -> None:
     """The model is made too; where there is none of the files, that is said."""
-    (package / "task.py").write_text(ESTIMATOR)
+    name = f"fit_{request.node.callspec.id}"
+    (package / "task.py").write_text(source)
     flags = f"--package-path {package} --module-name trainer.task --job-dir {tmp_path / 'out'}"
-    trained = pilotlight(f"jobs submit training fit {flags} --stream-logs")
-    missing = pilotlight("jobs deploy fit --model fitted --path other")
-    deployed = pilotlight("jobs deploy fit --model fitted --version v1")
-    predicted = pilotlight("predict --model fitted --json-instances -", stdin="[2.0]\n")
+    trained = pilotlight(f"jobs submit training {name} {flags} --stream-logs")
+    missing = pilotlight(f"jobs deploy {name} --model {name} --path other")
+    deployed = pilotlight(f"jobs deploy {name} --model {name} --version v1")
+    predicted = pilotlight(f"predict --model {name} --json-instances -", stdin="[2.0]\n")
 
     assert trained.code == 0, trained.err
     assert missing.code == 1
     assert "no model" in missing.err
     assert deployed.code == 0, deployed.err
-    assert "Created model fitted." in deployed.err
+    assert f"Created model {name}." in deployed.err
     assert json.loads(predicted.out) == [pytest.approx(5.0)]
 
 

@@ -13,18 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.compat.credentials import running_credentials
 from tests.compat.environments import Unavailable, python_of
 from tests.compat.samples import data
 from tests.compat.samples.cases import NAMES, SAMPLES, Sample
@@ -272,49 +268,6 @@ class Run:
             for name, value in self.sample.variables.items()
         }
         return {"LANG": "C.UTF-8", **given, **own}
-
-
-@contextmanager
-def running_credentials(folder: Path) -> Iterator[Path]:
-    """A key of a service account, and what gives tokens for it: Google's clients insist on having some."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Tokens)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    file = folder / "credentials.json"
-    document = {
-        "type": "service_account",
-        "project_id": "samples",
-        "private_key_id": "1",
-        "private_key": pem.decode(),
-        "client_id": "1",
-        "client_email": "samples@localhost",
-        "token_uri": f"http://127.0.0.1:{server.server_port}/token",
-    }
-    file.write_text(json.dumps(document))
-    try:
-        yield file
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Tokens(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"access_token": "none", "expires_in": 3600, "token_type": "Bearer"}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def _write_engine(folder: Path) -> Path:

@@ -57,6 +57,11 @@ class OwnerDemand(NamedTuple):
     servers: int
 
 
+def count_room(processors: int) -> int:
+    """The nodes of one version that a server has room for: half, or a few of these would fill it unevenly."""
+    return max(1, processors // 2)
+
+
 def decide_owner_count(demand: OwnerDemand) -> int:
     """How many owners a version should have from now on."""
     total = demand.nodes_here * demand.owners

@@ -11,6 +11,7 @@ import time
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +21,12 @@ from serving import config
 from serving.cli.console import print_note
 from serving.cli.flags.settings_flags import build_parameters
 from serving.cli.formats.value_parsers import parse_list
+from serving.cli.simulation import simulate_cluster
 from serving.config import ServeConfig
 
 if TYPE_CHECKING:
     from autoscaler.decision import ScalingSpec
+    from autoscaler.simulation.cluster_replay import ClusterConditions
     from autoscaler.simulation.replay import ProgressCallback
     from autoscaler.simulation.result import SimulationConditions, SimulationResult
     from autoscaler.simulation.traces import TrafficTrace
@@ -108,6 +111,22 @@ def simulate(
     versions: Annotated[
         int, typer.Option(min=1, help="So many versions, each beginning at another point of the trace.")
     ] = 1,
+    cells: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Place the versions on so many servers of a database. All have the daily course of the "
+            "trace, some much more of the requests than others.",
+        ),
+    ] = 0,
+    requests_per_second: Annotated[
+        float, typer.Option(min=0.001, help="With --cells: requests of all versions, on average.")
+    ] = 1000.0,
+    processors: Annotated[int, typer.Option(min=1, help="With --cells: processors of each server.")] = 16,
+    losses: Annotated[
+        int,
+        typer.Option(min=0, help="With --cells: servers that are lost in turn, each for half an hour."),
+    ] = 4,
     seconds: Annotated[
         float | None,
         typer.Option(min=1, help="Replay only so many seconds from the beginning.", show_default=False),
@@ -138,6 +157,20 @@ def simulate(
 
     if not math.isfinite(service_seconds):
         raise typer.BadParameter(f"--service-seconds must be a number; it is {service_seconds}.")
+    if cells:
+        conditions_of = partial(
+            _build_cluster_conditions,
+            settings,
+            cells,
+            versions,
+            processors=processors,
+            service_seconds=service_seconds,
+            node_bytes=node_bytes,
+            losses=losses,
+        )
+        traces = _select_traces(trace_files.load_traces(trace, seed), 1, seconds)
+        _simulate_cluster(trace, traces, requests_per_second, conditions_of, as_json=json_)
+        return
     found = _select_traces(trace_files.load_traces(trace, seed), versions, seconds)
     if write is not None:
         trace_files.write_traces(write, found)
@@ -195,6 +228,54 @@ def _build_conditions(
         node_bytes=node_bytes,
         memory_bytes=(settings.memory_bytes or machine.available_memory()) if node_bytes else None,
     )
+
+
+def _build_cluster_conditions(
+    settings: ServeConfig,
+    cells: int,
+    versions: int,
+    curve: list[float],
+    *,
+    processors: int,
+    service_seconds: float,
+    node_bytes: int,
+    losses: int,
+) -> ClusterConditions:
+    from autoscaler import machine  # noqa: PLC0415
+    from autoscaler.simulation.cluster_replay import ClusterConditions  # noqa: PLC0415
+
+    return ClusterConditions(
+        servers=cells,
+        versions=versions,
+        curve=curve,
+        node_bytes=simulate_cluster.default_node_bytes(node_bytes),
+        memory_bytes=settings.memory_bytes or machine.available_memory(),
+        processors=processors,
+        service_seconds=service_seconds,
+        idle_window=settings.idle_timeout,
+        max_nodes=settings.max_nodes or None,
+        losses=losses,
+    )
+
+
+def _simulate_cluster(
+    trace: str,
+    traces: list[TrafficTrace],
+    requests_per_second: float,
+    build_conditions: Callable[[list[float]], ClusterConditions],
+    *,
+    as_json: bool,
+) -> None:
+    began = time.monotonic()
+    with _show_progress(f"Simulating {trace}") as progress:
+        conditions, result = simulate_cluster.run_cluster(
+            traces, requests_per_second, build_conditions, progress
+        )
+    print_note(f"Simulated {_format_duration(result.seconds)} in {time.monotonic() - began:.1f} s.")
+    if as_json:
+        print(json.dumps(simulate_cluster.as_json(trace, conditions, result), indent=2))
+    else:
+        simulate_cluster.print_cluster(result)
 
 
 @contextmanager

@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from autoscaler import machine
 from autoscaler.placement.members import Member
-from autoscaler.placement.ownership import OwnerDemand, choose_owners, count_owners, decide_owner_count
+from autoscaler.placement.ownership import (
+    OwnerDemand,
+    choose_owners,
+    count_owners,
+    count_room,
+    decide_owner_count,
+)
 from autoscaler.pools import NodePool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.version_scaler import VersionScaler
@@ -67,15 +73,15 @@ class LoadMeter:
 
         `find_limit` says how many nodes a version may have on all servers together (None: any number).
         """
-        wide = {}
+        wide, room = {}, count_room(processors)
         for key in self._autoscaler.awake:
             owners = count_owners(key, members)
             needed = _count_needed_nodes(self._autoscaler.versions[key])
-            if owners == 1 and needed <= processors:
+            if owners == 1 and needed <= room:
                 continue  # most versions: nothing to decide
             if choose_owners(key, members)[0].id != own:
                 continue
-            demand = OwnerDemand(owners, needed, processors, find_limit(key), len(members))
+            demand = OwnerDemand(owners, needed, room, find_limit(key), len(members))
             count = decide_owner_count(demand)
             if count > 1:
                 wide[key] = count

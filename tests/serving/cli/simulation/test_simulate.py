@@ -221,3 +221,21 @@ def test_progress_is_for_terminals(offline: Run, monkeypatch: pytest.MonkeyPatch
     assert "Replaying" not in quiet.err
     assert "Replaying sparse" in shown.err
     assert shown.json["node_seconds"] == quiet.json["node_seconds"]
+
+
+def test_many_servers(offline: Run) -> None:
+    """Aggregated, so that the size of the day does not matter; in words, and as JSON with what was assumed."""
+    line = (
+        "simulate office-hours --cells 4 --versions 500 --requests-per-second 2000 --memory-bytes 1000000000"
+    )
+    told = dict(row.split("  ", 1) for row in offline(line).out.splitlines())
+    found = offline(f"{line} --json").json
+
+    assert told["requests"].strip() == f"{2000 * 86400:,}"
+    assert told["servers"].strip() == "4"
+    assert found["requests"] == pytest.approx(2000 * 86400)
+    assert found["conditions"]["memory_bytes"] == 1_000_000_000
+    assert found["moves"] >= 500 / 4
+    assert 0.5 < found["hops"] / found["requests"] < 0.8
+    refused = offline("simulate sparse --cells 2 --seconds 1")
+    assert (refused.code, "no requests" in refused.err) == (2, True)

@@ -307,6 +307,13 @@ class ServeConfig(ServerSettings):
         "state): what one has fetched and installed, the others fetch from there. When left out, their state "
         "folders must be on one file system.",
     )
+    shared_versions_bytes: int = setting(
+        100 << 30,
+        "How much of these files this server keeps, in bytes; those that were not used for longest are "
+        "removed, and fetched again when they are needed.",
+        minimum=0,
+        unit="bytes",
+    )
     default_project: str = setting(
         "local",
         "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",

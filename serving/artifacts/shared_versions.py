@@ -8,6 +8,7 @@ comes in on stdin, a SharingReport per line goes out on stdout.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -15,17 +16,26 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from serving import container_engine
+from serving.acceleration_record import DamagedRecordError, read_record
 from serving.artifacts import package_cache, packages, version_pack
 from serving.artifacts.prepare import PreparationFailure, describe_failure, heartbeat
 from serving.artifacts.storage import ArtifactFetcher, FileInfo, FileStore
 from serving.artifacts.storage.local_files import sync_to_disk
-from serving.artifacts.version_pack import ARCHIVES, CODE, DamagedPackError, PackedCode, PackIndex
+from serving.artifacts.version_pack import (
+    ACCELERATION,
+    ARCHIVES,
+    CODE,
+    DamagedPackError,
+    PackedCode,
+    PackIndex,
+)
 from serving.errors import FailedPrecondition, NotFound, ServingError, Unavailable
 from serving.scratch_folders import remove_folder
 
@@ -49,13 +59,26 @@ class LocalFiles(msgspec.Struct, frozen=True):
 
     `packages` are the folders of modules, in search order, and `interpreter` the Python that runs them,
     relative to the version's folder where they are in it. `is_as_packed` is False where packages were
-    installed here.
+    installed here. `bytes` is the size of what was packed.
     """
 
     pack: str
     packages: tuple[str, ...] = ()
     interpreter: str = ""
     is_as_packed: bool = True
+    bytes: int = 0
+
+
+class UsedFiles(NamedTuple):
+    """The files of the version `uid`, which were in use at `used_at`, in seconds since 1970.
+
+    `is_replaceable`: a fetch would bring back all that there is to know of them.
+    """
+
+    used_at: float
+    uid: str
+    local: LocalFiles
+    is_replaceable: bool
 
 
 class CodeEnvironment(msgspec.Struct, frozen=True):
@@ -129,6 +152,31 @@ def read_local_files(folder: Path) -> LocalFiles | None:
         return None
 
 
+def list_local_files(folder: Path, in_use: Collection[str]) -> list[UsedFiles]:
+    """The versions in a folder that have a pack; those `in_use` are so now."""
+    found = []
+    for version in folder.iterdir() if folder.is_dir() else ():
+        note = version / _LOCAL_FILE
+        if version.name in in_use:
+            with contextlib.suppress(OSError):
+                os.utime(note)
+        local = read_local_files(version)
+        with contextlib.suppress(OSError):
+            if local is not None:
+                used_at = note.stat().st_mtime
+                found.append(UsedFiles(used_at, version.name, local, not _is_withdrawn(version)))
+    return sorted(found)
+
+
+def _is_withdrawn(folder: Path) -> bool:
+    """Whether requests to this server have disproved what the pack says of faster ways."""
+    try:
+        record = read_record(folder / ACCELERATION)
+    except DamagedRecordError:
+        return False
+    return record is not None and bool(record.withdrawn)
+
+
 def publish_version(request: PublishRequest, files: FileStore) -> LocalFiles:
     """Pack a version; the pack appears when it is whole.
 
@@ -146,9 +194,9 @@ def publish_version(request: PublishRequest, files: FileStore) -> LocalFiles:
                 raise
         else:
             break
-    local = msgspec.structs.replace(request.local, pack=digest)
-    _write_local_files(folder, local)
     size = sum(file.size for file in index.files)
+    local = msgspec.structs.replace(request.local, pack=digest, bytes=size)
+    _write_local_files(folder, local)
     logger.info("%s is packed: %d files, %d bytes, in %s", folder.name, len(index.files), size, request.uri)
     return local
 
@@ -165,9 +213,9 @@ def fetch_version(request: FetchRequest, files: FileStore) -> LocalFiles:
     partial = folder.with_name(f".{folder.name}.part")
     try:
         index = _unpack(request, files, partial)
-        local = request.local
+        local = msgspec.structs.replace(request.local, bytes=sum(file.size for file in index.files))
         if index.code is not None and not _has_code(index, request.code):
-            local = _install_code(request, index, partial)
+            local = _install_code(request, index, local, partial)
         _write_local_files(partial, local)
         _flush_files(partial, index)
         remove_folder(folder)
@@ -302,7 +350,7 @@ def _unpack_once(request: FetchRequest, files: FileStore, found: FileInfo, targe
             raise DamagedPackError(str(error)) from error
 
 
-def _install_code(request: FetchRequest, index: PackIndex, folder: Path) -> LocalFiles:
+def _install_code(request: FetchRequest, index: PackIndex, local: LocalFiles, folder: Path) -> LocalFiles:
     """Install the packages of a version that another kind of machine has packed."""
     archives = sorted((folder / ARCHIVES).glob("*")) if (folder / ARCHIVES).is_dir() else []
     if not archives:
@@ -322,11 +370,10 @@ def _install_code(request: FetchRequest, index: PackIndex, folder: Path) -> Loca
         code.build_timeout,
         runtime_version=code.runtime_version,
     )
-    interpreter = installed.interpreter
-    return LocalFiles(
-        request.local.pack,
-        tuple(str(path.relative_to(folder)) for path in installed.folders),
-        make_relative(interpreter, folder),
+    return msgspec.structs.replace(
+        local,
+        packages=tuple(str(path.relative_to(folder)) for path in installed.folders),
+        interpreter=make_relative(installed.interpreter, folder),
         is_as_packed=False,
     )
 

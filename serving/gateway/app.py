@@ -201,7 +201,11 @@ class Gateway:
             on_event=self._event_publisher.on_scaling_event,
             before_start=self._fetch_files if sharing is not None else None,
         )
-        version_sharing = None if sharing is None else sharing.create_version_sharing(config, environment)
+        version_sharing = (
+            None
+            if sharing is None
+            else sharing.create_version_sharing(config, environment, lambda: self._autoscaler.awake)
+        )
         self._deployer = VersionDeployer(
             config,
             environment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from autoscaler.pools import NodePool
@@ -48,9 +48,13 @@ class StateSharing:
         self._maintenance: PackMaintenance | None = None
 
     def create_version_sharing(
-        self, config: ServeConfig, environment: Mapping[str, str]
+        self, config: ServeConfig, environment: Mapping[str, str], find_awake: Callable[[], Collection[str]]
     ) -> VersionSharing | None:
-        """None without the setting `shared_versions_uri`. Raises InvalidArgument for a wrong one."""
+        """None without the setting `shared_versions_uri`. Raises InvalidArgument for a wrong one.
+
+        `find_awake` returns the uids of versions that have nodes or requests.
+        """
+        self._find_awake = find_awake
         if config.shared_versions_uri:
             self._version_sharing = VersionSharing(config, environment, self._store.id)
         return self._version_sharing
@@ -101,7 +105,7 @@ class StateSharing:
         self._following = self._follower.start(supervisor)
         if self._version_sharing is not None:
             closing.push_async_callback(self._version_sharing.close)
-            self._maintenance = PackMaintenance(self._catalog, self._version_sharing)
+            self._maintenance = PackMaintenance(self._catalog, self._version_sharing, self._find_awake)
             closing.push_async_callback(self._maintenance.start(supervisor).stop)
 
     async def stop_following(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Collection
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
@@ -24,11 +25,18 @@ _ROUND_SECONDS = 3600.0
 
 
 class PackMaintenance:
-    """Each server packs what it has the files of; the owner of the work removes."""
+    """Each server packs what it has the files of, and removes files that it has not used for long.
 
-    def __init__(self, catalog: SharedCatalog, sharing: VersionSharing) -> None:
+    The owner of the work removes packs. `find_awake` returns the uids of versions that have nodes or
+    requests.
+    """
+
+    def __init__(
+        self, catalog: SharedCatalog, sharing: VersionSharing, find_awake: Callable[[], Collection[str]]
+    ) -> None:
         self._catalog = catalog
         self._sharing = sharing
+        self._find_awake = find_awake
         self._removal = asyncio.Event()
         self._next_wait = _FIRST_SECONDS
 
@@ -52,6 +60,14 @@ class PackMaintenance:
         for record in list(state.versions.values()):
             if is_pack_missing(record, packs) and await self._sharing.has_files(record):
                 await self._publish(record)
+
+        await self._sharing.evict_files(packs, self._is_evictable, set(self._find_awake()))
+
+    def _is_evictable(self, uid: str) -> bool:
+        """Whether no node and no job needs the files of a version."""
+        state = self._catalog.state
+        jobs = (state.jobs[name] for _, name in state.job_index.unfinished)
+        return uid not in self._find_awake() and all(job.target_uid != uid for job in jobs)
 
     async def _wait(self) -> None:
         seconds, self._next_wait = self._next_wait, _INTERVAL

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from serving.artifacts.shared_versions import (
     RemoveRequest,
     SharingReport,
     SharingRequest,
+    list_local_files,
     make_relative,
     read_local_files,
 )
@@ -38,6 +39,7 @@ from serving.gateway.state.records import DeploymentInfo, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.predictor import interpreters
 from serving.predictor.interpreters import InterpreterRegistry
+from serving.scratch_folders import remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class VersionSharing:
         )
         self._threads = ThreadPool("shared versions", _THREADS)
         self._transfers = asyncio.Semaphore(_TRANSFERS)
+        self._looking = asyncio.Lock()  # files are not removed while they are looked for
         self._local: dict[str, LocalFiles] = {}  # by uid, of the versions whose files are known to be here
         self._fetches: dict[str, asyncio.Task[LocalFiles]] = {}
 
@@ -154,6 +157,33 @@ class VersionSharing:
         local = await self._threads.run(read_local_files, folder)
         return local is not None and local.is_as_packed and local.pack == deployed.pack
 
+    async def evict_files(
+        self, packs: Collection[tuple[str, str]], is_evictable: Callable[[str], bool], in_use: Collection[str]
+    ) -> None:
+        """Remove files that were not used for longest, until those that are kept fit the setting.
+
+        Only what has one of the `packs`, by uid and digest; `is_evictable` is asked with the uid just before.
+        """
+        kept = await self._threads.run(list_local_files, self._folder, in_use)
+        excess = sum(files.local.bytes for files in kept) - self._config.shared_versions_bytes
+        for files in kept:
+            if excess <= 0:
+                return
+            if files.is_replaceable and (files.uid, files.local.pack) in packs:
+                removed = await self._evict(files.uid, is_evictable)
+                excess -= files.local.bytes if removed else 0
+
+    async def _evict(self, uid: str, is_evictable: Callable[[str], bool]) -> bool:
+        folder, gone = self._folder / uid, self._folder / f".{uid}.gone"
+        async with self._looking:
+            if not is_evictable(uid) or uid in self._fetches:
+                return False
+            # From now on who needs them fetches them.
+            self._local.pop(uid, None)
+            await self._threads.run(folder.rename, gone)
+        await self._threads.run(remove_folder, gone)
+        return True
+
     async def cancel(self, uid: str) -> None:
         """End the fetch of a version that is deleted."""
         task = self._fetches.get(uid)
@@ -181,7 +211,8 @@ class VersionSharing:
 
     async def _fetch_files(self, record: VersionRecord, deployed: DeploymentInfo) -> LocalFiles:
         folder = self._folder / record.uid
-        local = await self._threads.run(read_local_files, folder)
+        async with self._looking:
+            local = await self._threads.run(read_local_files, folder)
         if local is None or local.pack != deployed.pack:
             async with self._transfers:
                 began = time.monotonic()

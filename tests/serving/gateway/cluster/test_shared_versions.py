@@ -26,8 +26,14 @@ def find_packs(shared: Path) -> Iterator[Path]:
     return shared.rglob("*.pack")
 
 
-async def create_version(member: Member, folder: Path, name: str = "v") -> None:
-    body = {"name": name, "deploymentUri": str(folder), "framework": "SCIKIT_LEARN"}
+async def create_version(member: Member, folder: Path, name: str = "v", nodes: int = 0) -> None:
+    scaling = {"minNodes": nodes}
+    body = {
+        "name": name,
+        "deploymentUri": str(folder),
+        "framework": "SCIKIT_LEARN",
+        "autoScaling": scaling,
+    }
     await member.call("POST", f"{MODELS}/m/versions", body)
     await member.until_version(VersionName("p", "m", name), VersionState.READY)
 
@@ -69,6 +75,41 @@ def test_the_first_node_on_another_server_takes_a_download(
         await until(lambda: not (other.folder / "versions" / uid).exists())
 
     run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared), peer_port="off")
+
+
+def test_files_that_are_not_used_make_room(postgres: Postgres, tmp_path: Path) -> None:
+    """They are fetched again when they are needed; those of nodes, and those without a pack, stay."""
+    shared, model = tmp_path / "shared", write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        owner, _ = await find_owner((a, b))
+        await owner.call("POST", MODELS, {"name": "m"})
+        await create_version(owner, model, "v")
+        await create_version(owner, model, "w", nodes=1)
+        uids = {record.name.version: record.uid for record in owner.state.versions.values()}
+        folder, awake = owner.folder / "versions", owner.gateway._autoscaler.awake
+        await until(lambda: set(awake) == {uids["w"]})
+        await maintenance(owner).maintain()
+        assert {path.name for path in folder.iterdir()} == {uids["w"]}
+
+        assert await owner.call("POST", f"/v1/{V}:predict", ROWS) == {"predictions": [3.0]}
+        assert {path.name for path in folder.iterdir()} == set(uids.values())
+        await until(lambda: set(awake) == {uids["w"]})
+        sharing = owner.sharing._version_sharing
+        assert sharing is not None
+        await sharing.evict_files(set(), lambda _: True, ())
+        assert {path.name for path in folder.iterdir()} == set(uids.values())
+
+    run(
+        postgres.create_database(),
+        tmp_path,
+        main,
+        shared_versions_uri=str(shared),
+        shared_versions_bytes=0,
+        idle_timeout=0.5,
+        tick=0.1,
+        peer_port="off",
+    )
 
 
 def test_a_damaged_pack_is_made_again(postgres: Postgres, tmp_path: Path) -> None:

@@ -32,12 +32,6 @@ def available_memory(root: Path = _ROOT) -> int:
     return max(0, min((left, *_memory_headrooms(root))))
 
 
-def busy_share() -> float:
-    """The part of the machine's processor time used since the last call, 0 to 1; 0 the first time."""
-    percent: float = psutil.cpu_percent(interval=None)
-    return percent / 100
-
-
 def identify_machine(root: Path = _ROOT) -> str:
     """A name shared by processes that reach each other by loopback addresses, until the next boot."""
     return f"{socket.gethostname()} {_read_text(root / 'proc/sys/kernel/random/boot_id')}"

@@ -18,7 +18,7 @@ class Member:
     """A living server that versions may be placed on.
 
     It offers `weight` of `WEIGHT_STEPS` parts of its `capacity` (bytes of memory for nodes). `load` is the
-    share of its memory or processors that is taken, whichever is more. `owner_counts` has the versions that
+    share of its memory or processors that its nodes need. `owner_counts` has the versions that
     it is the first owner of and whose load wants more owners than one, and how many.
     """
 

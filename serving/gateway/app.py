@@ -75,7 +75,7 @@ from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, crea
 from serving.gateway.observability.event_publisher import EventPublisher
 from serving.gateway.observability.event_stream import EventStream
 from serving.gateway.observability.history_recorder import HistoryRecorder
-from serving.gateway.observability.metric_definitions import SuggestionCounts
+from serving.gateway.observability.metric_definitions import HopCounts, SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.observers import PredictionObservers
 from serving.gateway.observability.prediction_stats import ModelStatistics, PredictionStats
@@ -285,6 +285,7 @@ class Gateway:
                 refused=refused,
                 suggestions=self._get_suggestion_counts,
                 server_load=lambda: self._server_load_meter.load,
+                hops=self._get_hop_counts,
             ),
         )
         self._peers = (
@@ -297,6 +298,7 @@ class Gateway:
                 pool=self._pool,
                 deployer=self._deployer,
                 reconciler=self._reconciler,
+                load_meter=self._server_load_meter,
             )
         )
         self._in_process_api = InProcessApi(self, self._prediction_proxy)
@@ -628,6 +630,9 @@ class Gateway:
     def _get_suggestion_counts(self) -> SuggestionCounts:
         answered, failed, seconds = self._suggestions.get_counts()
         return SuggestionCounts({"answered": answered, "failed": failed}, seconds)
+
+    def _get_hop_counts(self) -> HopCounts:
+        return HopCounts(*(({}, 0.0) if self._peers is None else self._peers.hops))
 
     def _find_title(self, key: str) -> str:
         """The name of a version that is scaled, "" for another."""

@@ -19,8 +19,9 @@ from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.placement_demand import PlacementDemand
 from serving.gateway.control.reconciler import Reconciler
-from serving.gateway.control.server_load import LoadMeter
+from serving.gateway.control.server_load_meter import ServerLoadMeter
 from serving.gateway.control.server_placement import ServerPlacement, ServerView
 from serving.gateway.proxy.peers.forwarded_request import answer_forwarded
 from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
@@ -42,6 +43,7 @@ class PeerCollaborators(NamedTuple):
     pool: NodePool
     deployer: VersionDeployer
     reconciler: Reconciler
+    load_meter: ServerLoadMeter
 
 
 class ServerPeers:
@@ -88,7 +90,8 @@ class ServerPeers:
         self._placement = placement = ServerPlacement(
             self._membership,
             own,
-            LoadMeter(gateway.autoscaler, gateway.pool, own.memory_bytes, config.memory_bytes),
+            PlacementDemand(gateway.autoscaler, gateway.pool),
+            read_load=lambda: gateway.load_meter.load.highest,
             connect=connect,
             on_shares_changed=gateway.reconciler.reshare_nodes,
             find_limit=gateway.reconciler.find_node_limit,

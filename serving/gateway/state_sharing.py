@@ -17,6 +17,7 @@ from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.pack_maintenance import PackMaintenance
 from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.control.server_load_meter import ServerLoadMeter
 from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
@@ -83,11 +84,12 @@ class StateSharing:
         pool: NodePool,
         deployer: VersionDeployer,
         reconciler: Reconciler,
+        load_meter: ServerLoadMeter,
     ) -> ServerPeers | None:
         """None where this server is to answer by itself (setting peer_port)."""
         if config.peer_port == OFF:
             return None
-        parts = PeerCollaborators(proxy, autoscaler, pool, deployer, reconciler)
+        parts = PeerCollaborators(proxy, autoscaler, pool, deployer, reconciler, load_meter)
         return ServerPeers(config, self._store.membership, parts)
 
     def start(

@@ -19,7 +19,7 @@ def servers(client: ApiClient, output: CommandOutput) -> None:
     """Show the servers that share a database, as the one that is asked sees them.
 
     A version is placed on the servers that are alive.
-    LOAD is the part of memory or processors that is taken, whichever is more.
+    LOAD is the part of memory or processors that nodes need, whichever is more.
     WEIGHT is how much of itself a server offers, in sixteenths; one with too much to do offers less.
 
     Example: pilotlight servers

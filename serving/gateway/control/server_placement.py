@@ -21,7 +21,6 @@ from autoscaler.placement.ownership import NodeShare, choose_owners
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import is_loopback
 from serving.errors import ServingError
-from serving.gateway.control.server_load import LoadSnapshot
 from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerAddress, PeerClient
 from serving.gateway.state.shared.membership import Membership, SeenServer, ServerRecord
 from serving.gateway.thread_pool import ThreadPool
@@ -40,10 +39,10 @@ _LEAVE_SECONDS = 5.0
 _MAX_ROUTES = 1 << 17
 
 
-class ServerLoadSource(Protocol):
-    """See `serving.gateway.control.server_load.LoadMeter`."""
+class VersionDemand(Protocol):
+    """See `serving.gateway.control.placement_demand.PlacementDemand`."""
 
-    def measure(self) -> LoadSnapshot: ...
+    def count_nodes_and_requests(self) -> tuple[int, int]: ...
 
     def is_full(self, key: str) -> bool: ...
 
@@ -69,23 +68,26 @@ class ServerView:
 class ServerPlacement:
     """`connect` makes the client of a peer; it gets what to call when that is connected or lost.
 
+    `read_load` returns the share of this server that its nodes need.
     `on_shares_changed` gets the versions that several owners have or had; others whose owner has changed are
-    not named. `find_limit`: see `LoadMeter.count_wide_versions`.
+    not named. `find_limit`: see `PlacementDemand.count_wide_versions`.
     """
 
     def __init__(
         self,
         membership: Membership,
         own: ServerRecord,
-        load: ServerLoadSource,
+        demand: VersionDemand,
         *,
+        read_load: Callable[[], float],
         connect: Callable[[PeerAddress, Callable[[], None]], PeerClient],
         on_shares_changed: Callable[[Collection[str]], None],
         find_limit: Callable[[str], int | None],
     ) -> None:
         self._membership = membership
         self._own = own
-        self._load = load
+        self._demand = demand
+        self._read_load = read_load
         self._connect = connect
         self._on_shares_changed = on_shares_changed
         self._find_limit = find_limit
@@ -113,7 +115,7 @@ class ServerPlacement:
         return peers[0] if len(peers) == 1 else peers[next(self._turns) % len(peers)]
 
     def is_full(self, key: str) -> bool:
-        return self._load.is_full(key)
+        return self._demand.is_full(key)
 
     def on_hop_ended(self, outcome: str, seconds: float) -> None:
         self.hops[outcome] += 1
@@ -203,17 +205,18 @@ class ServerPlacement:
             client.probe()
 
     def _update_own(self) -> None:
-        own, measured, weight = self._own, self._load.measure(), self._own.weight
+        own, weight = self._own, self._own.weight
+        nodes, requests = self._demand.count_nodes_and_requests()
         self._rounds += 1
         if self._rounds % _WEIGHT_ROUNDS == 0 and self._members:
             weight = decide_weight(_to_member(own), self._members)
-        wide = self._load.count_wide_versions(own.id, self._members, own.processors, self._find_limit)
+        wide = self._demand.count_wide_versions(own.id, self._members, own.processors, self._find_limit)
         self._own = msgspec.structs.replace(
             own,
             weight=weight,
-            load=round(measured.load, 3),
-            nodes=measured.nodes,
-            requests=measured.requests,
+            load=round(self._read_load(), 3),
+            nodes=nodes,
+            requests=requests,
             owner_counts={} if own.draining else wide,
         )
 

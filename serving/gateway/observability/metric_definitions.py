@@ -30,6 +30,14 @@ class SuggestionCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class HopCounts:
+    """Predictions passed on to other servers, by how that ended; `seconds` of the hops that were answered."""
+
+    outcomes: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
     """All values of one scrape.
 
@@ -47,6 +55,7 @@ class MetricsSnapshot:
     studies: Mapping[StudyName, StudyBlock]
     suggestions: SuggestionCounts
     server_load: ServerLoad
+    hops: HopCounts
     counts: Mapping[str, StatsSnapshot]
     calls: Mapping[tuple[str, int], int]
     spans: Mapping[str, int]
@@ -262,6 +271,14 @@ def _suggestions_by_result(snapshot: MetricsSnapshot) -> Samples:
 
 def _suggestion_seconds(snapshot: MetricsSnapshot) -> Samples:
     return _unless_zero(snapshot.suggestions.seconds)
+
+
+def _hops_by_outcome(snapshot: MetricsSnapshot) -> Samples:
+    return (((outcome,), count) for outcome, count in sorted(snapshot.hops.outcomes.items()))
+
+
+def _hop_seconds(snapshot: MetricsSnapshot) -> Samples:
+    return _unless_zero(snapshot.hops.seconds)
 
 
 def _server_load(snapshot: MetricsSnapshot) -> Samples:
@@ -546,6 +563,23 @@ METRIC_DEFINITIONS = (
         "Seconds that the answered ones took, waiting and the start of a process included. Divided by their "
         "number it is the mean time of a suggestion.",
         _suggestion_seconds,
+    ),
+    MetricDefinition(
+        "pilotlight_hops_total",
+        "counter",
+        ("outcome",),
+        "Predictions that this server passed on to the owner of their version: answered there; declined, and "
+        "answered here; lost with the connection; expired; cancelled by their client; dropped, for too many "
+        "bytes of answers. Predictions themselves are counted by the server that answered.",
+        _hops_by_outcome,
+    ),
+    MetricDefinition(
+        "pilotlight_hop_seconds_total",
+        "counter",
+        (),
+        "Seconds that the answered ones took on their way, without the time of the other server. Divided by "
+        "their number it is the mean cost of a hop.",
+        _hop_seconds,
     ),
     MetricDefinition(
         "pilotlight_server_load",

@@ -33,6 +33,7 @@ from serving.gateway.observability.metric_definitions import (
     METRIC_DEFINITIONS,
     PHASES,
     VERSION_LABELS,
+    HopCounts,
     MetricsSnapshot,
     SuggestionCounts,
     version_label_values,
@@ -71,6 +72,7 @@ class MetricSources:
     refused: Callable[[], Mapping[str, int]] = dict
     suggestions: Callable[[], SuggestionCounts] = lambda: SuggestionCounts({}, 0.0)
     server_load: Callable[[], ServerLoad] = ServerLoad
+    hops: Callable[[], HopCounts] = lambda: HopCounts({}, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Metrics:
             studies=self._status.state.studies,
             suggestions=self._sources.suggestions(),
             server_load=self._sources.server_load(),
+            hops=self._sources.hops(),
             counts=dict(self._iter_stats(versions)),
             calls=dict(self._stats.api_calls),
             spans=self._sources.spans(),

@@ -224,7 +224,7 @@ def test_progress_is_for_terminals(offline: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_many_servers(offline: Run) -> None:
-    """Aggregated, so that the size of the day does not matter; in words, and as JSON with what was assumed."""
+    """Aggregated, so that the size of the day does not matter; in words, and as JSON."""
     line = (
         "simulate office-hours --cells 4 --versions 500 --requests-per-second 2000 --memory-bytes 1000000000"
     )

@@ -66,7 +66,7 @@ async def put_to_sleep(uid: str, *members: Member) -> None:
             await node.gone.wait()
 
 
-def test_a_request_takes_one_hop_to_the_owner(postgres: Postgres, tmp_path: Path) -> None:
+def test_a_request_takes_one_hop_to_the_owner(postgres: Postgres, tmp_path: Path, report: Report) -> None:
     """With its id; errors come back as they are; only the owner has a node and counts the request."""
     model = write_model(tmp_path / "model")
 
@@ -91,6 +91,16 @@ def test_a_request_takes_one_hop_to_the_owner(postgres: Postgres, tmp_path: Path
         assert not placement_of(owner).hops
         stats = [one.gateway._prediction_stats.get_or_create(uid).statuses for one in (owner, other)]
         assert stats == [{200: 4, 400: 2}, {}]
+
+        took: dict[Member, list[float]] = {owner: [], other: []}
+        for number in range(200):
+            member = (owner, other)[number % 2]
+            begin = time.perf_counter()
+            await member.call("POST", PREDICT, BODY)
+            took[member].append(time.perf_counter() - begin)
+        direct, hop = (statistics.median(took[one]) * 1e6 for one in (owner, other))
+        report(f"a request at its owner: {direct:.0f} µs, with one hop: {hop - direct:.0f} µs more")
+        assert hop - direct < 50_000  # docs/cluster.md has what it is on a quiet machine
 
     run(postgres.create_database(), tmp_path, main)
 
@@ -129,8 +139,13 @@ def test_a_request_is_answered_here_when_the_owner_is_gone_or_full(
     run(postgres.create_database(), tmp_path, main)
 
 
-def test_owners_keep_the_nodes_of_a_version(postgres: Postgres, tmp_path: Path) -> None:
-    """Not each server its own: two in all, as it was asked for; when the owner goes, the other has them."""
+def test_owners_keep_the_nodes_of_a_version(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two in all, as it was asked for, not two on each server; a busy version has two owners.
+
+    When an owner goes, the other has its part.
+    """
     model = write_model(tmp_path / "model")
 
     async def main(a: Member, b: Member) -> None:
@@ -138,38 +153,23 @@ def test_owners_keep_the_nodes_of_a_version(postgres: Postgres, tmp_path: Path) 
         floors = [one.gateway._autoscaler.versions[uid].floor for one in (owner, other)]
         assert floors == [2, 0]
         await until(lambda: count_nodes(owner, uid) == 2)
+        listed = (await owner.call("GET", "/servers"))["servers"]
+        own, peer = sorted(listed, key=lambda one: one["reached"] is not None)
+        assert (own["folder"], peer["folder"]) == (str(owner.folder), str(other.folder))
+        assert (own["alive"], peer["alive"], peer["reached"]) == (True, True, True)
+
+        demand = placement_of(owner)._demand
+        monkeypatch.setattr(demand, "count_wide_versions", lambda *_: {uid: 2})
+        for member in (owner, other):
+            await until(lambda: member.gateway._autoscaler.versions[uid].floor == 1)  # noqa: B023
+        await until(lambda: count_nodes(other, uid) == 1)
+        hops = placement_of(other).hops["answered"]
+        assert await other.call("POST", PREDICT, BODY) == ANSWER
+        assert placement_of(other).hops["answered"] == hops
+
+        placement_of(owner).begin_drain()
+        await until(lambda: len(placement_of(other)._members) == 1)
         await owner.stop()
         await until(lambda: count_nodes(other, uid) == 2)
-
-    run(postgres.create_database(), tmp_path, main)
-
-
-def test_servers_are_listed_as_each_sees_them(postgres: Postgres, tmp_path: Path) -> None:
-    async def main(a: Member, b: Member) -> None:
-        await until(lambda: is_joined(a) and is_joined(b))
-        listed = (await a.call("GET", "/servers"))["servers"]
-        own, peer = sorted(listed, key=lambda one: one["reached"] is not None)
-        assert own["folder"] == str(a.folder) and peer["folder"] == str(b.folder)
-        assert (own["alive"], peer["alive"], peer["reached"]) == (True, True, True)
-        placement_of(b).begin_drain()
-        await until(lambda: len(placement_of(a)._members) == 1)
-
-    run(postgres.create_database(), tmp_path, main)
-
-
-def test_a_hop_costs_little(postgres: Postgres, tmp_path: Path, report: Report) -> None:
-    model = write_model(tmp_path / "model")
-
-    async def main(a: Member, b: Member) -> None:
-        _, owner, other = await create_version(model, a, b)
-        took: dict[Member, list[float]] = {owner: [], other: []}
-        for number in range(300):
-            member = (owner, other)[number % 2]
-            begin = time.perf_counter()
-            await member.call("POST", PREDICT, BODY)
-            took[member].append(time.perf_counter() - begin)
-        direct, hop = (statistics.median(took[one]) * 1e6 for one in (owner, other))
-        report(f"a request at its owner: {direct:.0f} µs, with one hop: {hop - direct:.0f} µs more")
-        assert hop - direct < 5000  # it is measured on a quiet machine
 
     run(postgres.create_database(), tmp_path, main)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
@@ -26,7 +27,10 @@ from serving.gateway.proxy.peers.peer_protocol import (
     encode_head,
 )
 from serving.gateway.proxy.peers.peer_server import ForwardedCall, PeerServer
+from serving.gateway.proxy.route import PredictionRoute, parse_route
 from serving.gateway.request_context import get_caller
+from serving.protocols import Dialect
+from serving.protocols.errors import GRPC_STATUS
 from serving.transport.framing import MAX_PREFIX_BYTES, PREDICT_FRAME, REQUEST_HEADER
 from serving.transport.http_server import listen_tcp
 from tests.bounds import HANG_SECONDS
@@ -133,6 +137,32 @@ def test_a_request_arrives_as_it_came_and_its_answer_too() -> None:
             missing = await send(client, b"missing").reply()
             assert (missing.status, b"There is none." in missing.body) == (404, True)
             client.close()
+
+    run(main)
+
+
+def test_a_call_over_grpc_goes_the_same_way() -> None:
+    """Its model is named by its body, which was read already; its errors are those of gRPC."""
+    head = msgspec.structs.replace(
+        HEAD,
+        path="/inference.GRPCInferenceService/ModelInfer",
+        dialect="inference-grpc",
+        address=("infer", "m", "v", ""),
+    )
+    routes: list[PredictionRoute] = []
+
+    def handler(call: ForwardedCall) -> None:
+        routes.append(parse_route(call.head, "p"))
+        call.respond_error(NotFound("There is none."))
+
+    async def main() -> None:
+        async with serving(handler) as (_, port):
+            client = make_client(port)
+            await connect(client)
+            reply = await send(client, head=head).reply()
+            assert (reply.headers[0], reply.body) == ((GRPC_STATUS, b"5"), b"There is none.")
+            assert routes[0].resource_name == "projects/p/models/m/versions/v"
+            assert routes[0].metadata.dialect is Dialect.INFERENCE_GRPC
 
     run(main)
 

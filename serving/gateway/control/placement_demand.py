@@ -1,12 +1,10 @@
-"""What a server publishes of its load, and which versions want more owners than one."""
+"""What a server has for versions: whether it is full for one, and which want more owners than one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
-from autoscaler import machine
 from autoscaler.placement.members import Member
 from autoscaler.placement.ownership import (
     OwnerDemand,
@@ -19,47 +17,20 @@ from autoscaler.pools import NodePool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.version_scaler import VersionScaler
 
-# The part that the last second has in the average use of the processors.
-_NEWEST_SHARE = 1 / 30
 
+class PlacementDemand:
+    """What versions want of this server, for its place among others."""
 
-class LoadSnapshot(NamedTuple):
-    """The share of memory or processors that is taken, whichever is more, and how many nodes and requests."""
-
-    load: float
-    nodes: int
-    requests: int
-
-
-class LoadMeter:
-    """Call `measure` once a second. Nodes may take `memory_bytes`; `limit` is the setting for that, or 0."""
-
-    def __init__(
-        self,
-        autoscaler: Autoscaler,
-        pool: NodePool,
-        memory_bytes: int,
-        limit: int,
-        read_busy_share: Callable[[], float] = machine.busy_share,
-    ) -> None:
+    def __init__(self, autoscaler: Autoscaler, pool: NodePool) -> None:
         self._autoscaler = autoscaler
         self._pool = pool
-        self._memory_bytes = memory_bytes
-        self._limit = limit
-        self._read_busy_share = read_busy_share
-        self._processors = 0.0
 
-    def measure(self) -> LoadSnapshot:
-        nodes = requests = taken = 0
+    def count_nodes_and_requests(self) -> tuple[int, int]:
+        nodes = requests = 0
         for key in self._autoscaler.awake:
-            scaler, count = self._autoscaler.versions[key], len(self._pool.nodes(key))
-            nodes += count
-            requests += scaler.meter.level
-            taken += count * scaler.memory
-        if not self._limit:
-            taken = max(0, self._memory_bytes - self._pool.free_memory())
-        self._processors += _NEWEST_SHARE * (self._read_busy_share() - self._processors)
-        return LoadSnapshot(max(taken / self._memory_bytes, self._processors), nodes, requests)
+            nodes += len(self._pool.nodes(key))
+            requests += self._autoscaler.versions[key].meter.level
+        return nodes, requests
 
     def is_full(self, key: str) -> bool:
         """Whether there is no node of a version, and no room for one."""

@@ -105,6 +105,12 @@ class RequestTrace:
         )
         self._context = set_span_in_context(self._root_span)
 
+    @property
+    def traceparent(self) -> bytes:
+        """The header with which another server goes on with the trace."""
+        context = self._root_span.get_span_context()
+        return b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
+
     def begin_node_span(self, lease: Lease) -> None:
         if lease.arrived is not None:
             self._add_wait_spans(lease, lease.arrived)

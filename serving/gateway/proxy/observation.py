@@ -32,6 +32,10 @@ class ObservedPrediction:
 class RequestTrace(Protocol):
     """The trace of one request, from its beginning to `end`."""
 
+    @property
+    def traceparent(self) -> bytes:
+        """The header with which another server goes on with the trace."""
+
     def begin_node_span(self, lease: Lease) -> None:
         """The request is sent to the node of a lease."""
 

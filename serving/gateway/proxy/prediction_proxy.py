@@ -52,6 +52,7 @@ from serving.http_headers import (
     CONTENT_ENCODING,
     REQUEST_ID,
     TIMEOUT,
+    TRACEPARENT,
     Scope,
     body_too_large,
     parse_timeout,
@@ -322,12 +323,16 @@ class ProxiedRequest:
         address, dialect = None, ""
         if path is not None and path.dialect in _GRPC_DIALECTS:
             dialect, address = path.dialect.value, (path.verb, path.model, path.version, path.label)
-        scope = self._identified_scope()
+        scope, trace = self._identified_scope(), self._trace
+        headers = [header for header in head.headers if header[0] not in _KEPT_HEADERS]
+        if trace is not None:
+            headers = [header for header in headers if header[0] != TRACEPARENT]
+            headers.append((TRACEPARENT, trace.traceparent))
         encoded = encode_head(
             ForwardedHead(
                 method=head.method,
                 path=head.path,
-                headers=[header for header in head.headers if header[0] not in _KEPT_HEADERS],
+                headers=headers,
                 version=self.target.spec.key,
                 request_id=self._request_id,
                 timeout=self.timeout,

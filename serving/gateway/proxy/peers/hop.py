@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -62,7 +62,7 @@ class Hop:
     def start(self, head: bytes) -> None:
         request = self._request
         self._bucket.add(self)
-        self._started_at = asyncio.get_running_loop().time()
+        self._started_at = time.monotonic()
         self._number = self._client.send(self, head, request.body, request.timeout)
 
     def cancel(self) -> None:
@@ -114,7 +114,7 @@ class Hop:
 
     def _split_timing(self, headers: Headers) -> tuple[Headers, float]:
         """The headers for the client, and the seconds of the hop besides the other server's own."""
-        took = asyncio.get_running_loop().time() - self._started_at
+        took = time.monotonic() - self._started_at
         kept, (name, value) = headers[:-1], headers[-1]
         if name != ANSWER_SECONDS:
             return headers, took

@@ -7,6 +7,7 @@ import logging
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +94,7 @@ class ForwardedCall:
         self._number = number
         self._forwarded = forwarded
         self._scope: Scope | None = None
-        self._started_at = asyncio.get_running_loop().time()
+        self._started_at = time.monotonic()
         self.head = ForwardedRequestHead(forwarded, len(body))
         self.body = body
         self.on_disconnect: Callable[[], None] | None = None
@@ -129,7 +130,7 @@ class ForwardedCall:
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
         if self.response_complete:
             return
-        seconds = asyncio.get_running_loop().time() - self._started_at
+        seconds = time.monotonic() - self._started_at
         front = encode_header_lines((*headers, (ANSWER_SECONDS, b"%.6f" % seconds)))
         self._finish(status, front, body)
 

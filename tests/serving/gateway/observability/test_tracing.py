@@ -107,6 +107,21 @@ def test_a_prediction_that_wakes_a_version(collector: Collector) -> None:
     assert inside[-1].end_time_unix_nano <= node.end_time_unix_nano <= root.end_time_unix_nano
 
 
+def test_another_server_goes_on_with_a_trace(collector: Collector) -> None:
+    made = Tracing(collector.endpoint, 1.0)
+    first = begun(made, scope(f"00-{TRACE}-{PARENT}-01"))
+    second = begun(made, scope(first.traceparent.decode()))
+    second.begin_node_span(make_lease(arrived=0.0, asked=0.0, ready=0.0, granted=0.0))
+    second.end_node_span(None)
+    second.end(200)
+    spans = collector.trace(3)
+    first.end(200)
+    close(made)
+
+    assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
+    assert spans["projects.predict"].parent_span_id.hex() == first.traceparent.decode().split("-")[2]
+
+
 def test_a_request_that_fails(collector: Collector) -> None:
     """A node that hangs up and an answer of 500 are errors; each attempt has its span."""
     made = Tracing(collector.endpoint, 1.0)

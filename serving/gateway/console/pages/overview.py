@@ -32,7 +32,7 @@ _METHOD = "projects.models.versions.get"
 _RESOURCES_METHOD = "pilotlight.nodes"
 _MODEL_OF = operator.attrgetter("name.project", "name.model")
 _SERVABLE = frozenset(VersionCondition)
-_PAGE_SIZE: Final = 200
+_PAGE_SIZE: Final = 100
 _MAX_SEARCH: Final = 100
 # What a version may be filtered by, and which conditions are meant; "" is all.
 _GROUPS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {

@@ -153,11 +153,14 @@ class LocalFileSystem:
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Written beside itself, then renamed. A process that dies leaves `.NAME.PID.part` behind."""
+        """Written beside itself, then renamed. A process that dies leaves `.NAME.ID.part` behind.
+
+        Several machines may write the same file of a network file system: the last one's stays, as a whole.
+        """
         self.folders.check_path(name)
         path = Path(name)
         make_parent(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         with translate_write_errors(name):
             file = io.BufferedWriter(PartialFile(partial, name, self.folders), _BUFFER)
         try:

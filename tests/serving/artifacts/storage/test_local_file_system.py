@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,13 +73,15 @@ def test_a_refusal_of_the_disk(files: FileStore, locked: Path) -> None:
                 action()
 
 
-def test_a_full_disk(files: FileStore) -> None:
+def test_a_full_disk(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """ResourceExhausted says which file has no room; nothing of it is left."""
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("needs /dev/full")
     folder = Path("/dev/shm")
-    partial = folder / f".pilotlight-test.{os.getpid()}.part"
+    name = uuid.uuid4()
+    monkeypatch.setattr(uuid, "uuid4", lambda: name)
+    partial = folder / f".pilotlight-test.{name.hex}.part"
     partial.symlink_to(full)
     try:
         with (

@@ -361,7 +361,11 @@ class Gateway:
         studies = StudiesApi(self._catalog, config.max_studies_per_project)
         trials = TrialsApi(self._catalog, TrialSuggester(self._catalog, self._suggestions))
         study_operations = StudyOperationsApi(self._catalog)
-        status = StatusApi(self._cluster_status, self._metrics)
+        status = StatusApi(
+            self._cluster_status,
+            self._metrics,
+            None if self._sharing is None else self._sharing.find_scope,
+        )
         schemas = ModelSchemasApi(self._schema_registry, lambda: self._catalog.state, config.single_output)
         openapi = OpenApiDocumentApi(lambda: self._catalog.state, self._access, config)
         discovery = DiscoveryApi(tokens=self._access is not None)

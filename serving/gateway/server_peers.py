@@ -120,6 +120,10 @@ class ServerPeers:
     def list_servers(self) -> list[ServerView]:
         return [] if self._placement is None else self._placement.list_servers()
 
+    def list_owners(self, key: str) -> list[str]:
+        """The names of the servers that a version is placed on, as far as this one knows."""
+        return [] if self._placement is None else self._placement.list_owners(key)
+
     @property
     def hops(self) -> tuple[dict[str, int], float]:
         """How many hops ended how, and the seconds of those that were answered."""
@@ -130,7 +134,7 @@ class ServerPeers:
         config, pool = self._config, self._gateway.pool
         return ServerRecord(
             id=own_id,
-            name=f"{socket.gethostname()}:{config.port or os.getpid()}",
+            name=name_server(config),
             host=config.peer_host,
             port=port,
             machine=machine.identify_machine(),
@@ -139,6 +143,11 @@ class ServerPeers:
             processors=pool.count_cores(),
             weight=WEIGHT_STEPS,
         )
+
+
+def name_server(config: ServeConfig) -> str:
+    """What operators know a server by."""
+    return f"{socket.gethostname()}:{config.port or os.getpid()}"
 
 
 def identify_server(folder: Path) -> str:

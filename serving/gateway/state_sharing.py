@@ -19,10 +19,11 @@ from serving.gateway.control.pack_maintenance import PackMaintenance
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.server_load_meter import ServerLoadMeter
 from serving.gateway.control.state_follower import StateFollower
+from serving.gateway.control.status import ServerScope
 from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
-from serving.gateway.server_peers import PeerCollaborators, ServerPeers
+from serving.gateway.server_peers import PeerCollaborators, ServerPeers, name_server
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.shared.postgres_store import PostgresStore
 from serving.http_headers import REVISION, Message, Receive, Scope, Send, find_header
@@ -47,6 +48,7 @@ class StateSharing:
         self._timing = timing or LeaseTiming()
         self._version_sharing: VersionSharing | None = None
         self._maintenance: PackMaintenance | None = None
+        self._peers: ServerPeers | None = None
 
     def create_version_sharing(
         self, config: ServeConfig, environment: Mapping[str, str], find_awake: Callable[[], Collection[str]]
@@ -87,10 +89,16 @@ class StateSharing:
         load_meter: ServerLoadMeter,
     ) -> ServerPeers | None:
         """None where this server is to answer by itself (setting peer_port)."""
-        if config.peer_port == OFF:
-            return None
-        parts = PeerCollaborators(proxy, autoscaler, pool, deployer, reconciler, load_meter)
-        return ServerPeers(config, self._store.membership, parts)
+        self._server_name = name_server(config)
+        if config.peer_port != OFF:
+            parts = PeerCollaborators(proxy, autoscaler, pool, deployer, reconciler, load_meter)
+            self._peers = ServerPeers(config, self._store.membership, parts)
+        return self._peers
+
+    def find_scope(self, key: str) -> ServerScope:
+        """Of which server a status tells, and the servers of a version, "" for none."""
+        owners = self._peers.list_owners(key) if key and self._peers is not None else ()
+        return ServerScope(self._server_name, owners)
 
     def start(
         self, supervisor: Supervisor, works: Sequence[SharedWork], closing: contextlib.AsyncExitStack

@@ -70,6 +70,8 @@ def show_nodes(fleet: Json, project: str, output: CommandOutput) -> None:
     print()
     for line in _summarize_memory(fleet):
         print(line)
+    if server := fleet.get("server"):
+        print(f"These are the nodes of {server} alone; `pilotlight servers` lists all servers.")
 
 
 def _build_version_rows(version: Json, project: str) -> Iterator[Sequence[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -73,6 +73,14 @@ def _describe_status(status: Json) -> Iterator[str]:
         yield from _describe_failures(failures)
     for warning in status.get("warnings", ()):
         yield f"Warning: {warning}"
+    if server := status.get("server"):
+        yield _describe_scope(server, status.get("owners", ()))
+
+
+def _describe_scope(server: str, owners: Sequence[str]) -> str:
+    """Whose view it is, of several servers, and who has the version's nodes."""
+    told = f"This is what {server} alone knows and has decided."
+    return f"{told} The version is placed on {' and '.join(owners)}." if owners else told
 
 
 def _describe_failures(failures: Json) -> Iterator[str]:

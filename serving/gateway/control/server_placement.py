@@ -149,6 +149,11 @@ class ServerPlacement:
 
     # ---- for operators
 
+    def list_owners(self, key: str) -> list[str]:
+        """The names of the servers that a version is placed on."""
+        names = {seen.record.id: seen.record.name for seen in self._seen} | {self._own.id: self._own.name}
+        return [names[one.id] for one in choose_owners(key, self._members) if one.id in names]
+
     def list_servers(self) -> list[ServerView]:
         own = self._own.id
         return [

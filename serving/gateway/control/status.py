@@ -6,6 +6,7 @@ import enum
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autoscaler.activator import Activator
 from autoscaler.pools import MemoryUsage, NodePool, NodeState, PilotStatus
@@ -81,8 +82,18 @@ class VersionSnapshot:
         return sum(node.memory.private for node in self.nodes if node.memory is not None)
 
 
+class ServerScope(NamedTuple):
+    """The server that a status tells of, where several share a database.
+
+    `owners` are the servers that a version is placed on, none if it is on any.
+    """
+
+    server: str
+    owners: Sequence[str]
+
+
 class ClusterStatus:
-    """Reads the current state of versions, nodes and pilots. `clock` is the autoscaler's.
+    """Reads the current state of versions, nodes and pilots of this server. `clock` is the autoscaler's.
 
     All methods but `measure_memory` are called on the event loop and take microseconds per version.
     """

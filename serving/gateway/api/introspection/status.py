@@ -25,6 +25,7 @@ from serving.gateway.control.status import (
     FORKED,
     ClusterStatus,
     NodeSnapshot,
+    ServerScope,
     VersionCondition,
     VersionSnapshot,
 )
@@ -40,7 +41,15 @@ _MAX_QUEUED = 31
 
 
 class StatusApi:
-    def __init__(self, overview: ClusterStatus, metrics: Metrics) -> None:
+    """`find_scope` is given where other servers share the state: it gets the uid of a version, or ""."""
+
+    def __init__(
+        self,
+        overview: ClusterStatus,
+        metrics: Metrics,
+        find_scope: Callable[[str], ServerScope] | None = None,
+    ) -> None:
+        self._find_scope = find_scope
         self._overview = overview
         self._metrics = metrics
         self._threads = ThreadPool("nodes", 1, queue=_MAX_QUEUED)
@@ -56,6 +65,7 @@ class StatusApi:
         def render_nodes() -> Json:
             measure, pid = self._overview.measure_memory, os.getpid()
             return {
+                **({} if self._find_scope is None else {"server": self._find_scope("").server}),
                 "versions": [_render_version(view, measure) for view in versions],
                 "pilots": [_render_pilot(pilot, measure) for pilot in pilots],
                 "gateway": {"pid": pid, **_render_memory(machine.measure_memory(pid))},
@@ -78,10 +88,16 @@ class StatusApi:
     def _explain_record(self, record: VersionRecord) -> Response:
         view, tracked = self._overview.get_version(record), self._overview.get_tracked(record)
         if view is None or tracked is None:
-            return json_response(_explain_unscaled(record))
-        story = _explain_scaled(view, tracked, self._overview.now)
+            return json_response({**_explain_unscaled(record), **self._render_scope(record)})
+        story = _explain_scaled(view, tracked, self._overview.now) | self._render_scope(record)
         warnings = list(record.version.warnings)
         return json_response({**story, "warnings": warnings} if warnings else story)
+
+    def _render_scope(self, record: VersionRecord) -> Json:
+        if self._find_scope is None:
+            return {}
+        scope = self._find_scope(record.uid)
+        return {"server": scope.server, "owners": list(scope.owners)}
 
 
 # ---- /nodes

@@ -91,6 +91,15 @@ def test_a_server_without_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert rest == ["", "Memory in all: 90.0 MiB (the server 90.0 MiB, 0 nodes 0.0 MiB, 0 pilots 0.0 MiB)."]
 
 
+def test_of_several_servers_it_says_which_one_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show_nodes({**FLEET, "server": "host:8080"}, "projects/local", CommandOutput())
+    several = capsys.readouterr().out
+    show_nodes(FLEET, "projects/local", CommandOutput())
+
+    line = "These are the nodes of host:8080 alone; `pilotlight servers` lists all servers.\n"
+    assert several == capsys.readouterr().out + line
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

@@ -74,6 +74,13 @@ def test_the_story(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_of_several_servers_it_says_which_one_knows_this(capsys: pytest.CaptureFixture[str]) -> None:
+    told = tell(capsys, {**STORY, "server": "a:8080", "owners": ["b:8080", "c:8080"]})
+
+    line = "This is what a:8080 alone knows and has decided. The version is placed on b:8080 and c:8080."
+    assert line in told
+
+
 def test_only_the_last_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """As many as were asked for."""
     told = tell(capsys, STORY, limit=1)

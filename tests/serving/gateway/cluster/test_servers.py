@@ -141,6 +141,32 @@ def test_a_caller_sees_its_own_change_anywhere(postgres: Postgres, tmp_path: Pat
     run(postgres.create_database(), tmp_path, main)
 
 
+def test_a_status_says_of_which_server_it_is(postgres: Postgres, tmp_path: Path) -> None:
+    """And who has the nodes of a version: the same on each."""
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        owner, _ = await find_owner((a, b))
+        await owner.call("POST", MODELS, {"name": "m"})
+        body = {"name": "v", "deploymentUri": str(model), "framework": "SCIKIT_LEARN"}
+        await owner.call("POST", f"{MODELS}/m/versions", body)
+        found = []
+        for member in (a, b):
+            await member.until_version(V, VersionState.READY)
+            names: list[str] = []
+            while len(names) < 2:
+                await asyncio.sleep(0.01)
+                names = [one["name"] for one in (await member.call("GET", "/servers"))["servers"]]
+            why = await member.call("GET", f"/why/{V}")
+            assert why["server"] == (await member.call("GET", "/nodes"))["server"]
+            assert why["server"] in names
+            assert set(why["owners"]) <= set(names)
+            found.append(why["owners"])
+        assert found[0] == found[1] != []
+
+    run(postgres.create_database(), tmp_path, main)
+
+
 def test_an_older_copy_of_the_database_is_taken_in(
     postgres: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -552,6 +552,9 @@ class Gateway:
             self._request_log.start()
             closing.push_async_callback(self._request_log.close)
             await closing.enter_async_context(self._pool)
+            if self._peers is not None:
+                closing.push_async_callback(self._peers.leave)
+                await self._peers.join()
             self._start_loops(closing)
             if self._peers is not None:
                 closing.push_async_callback(self._peers.stop)

@@ -47,7 +47,10 @@ class PeerCollaborators(NamedTuple):
 
 
 class ServerPeers:
-    """Use `start` once the gateway can answer. Raises InvalidArgument for settings that cannot be used."""
+    """Use `join` before versions are scaled, and `start` once the gateway can answer.
+
+    Raises InvalidArgument for settings that cannot be used.
+    """
 
     def __init__(
         self,
@@ -62,10 +65,14 @@ class ServerPeers:
         self._thread = ThreadPool("peers", 1)
         self._placement: ServerPlacement | None = None
         self._server: PeerServer | None = None
+        self._listener: socket.socket | None = None
         self._loops: list[BackgroundLoop] = []
 
-    async def start(self, supervisor: Supervisor) -> None:
-        """Raises Unavailable if the address cannot be bound, or the database not be asked."""
+    async def join(self) -> None:
+        """Know the others, and be known to them: then limits of nodes are divided.
+
+        Raises Unavailable if the address cannot be bound, or the database not be asked.
+        """
         config, tls, gateway = self._config, self._tls, self._gateway
         secret = await self._thread.run(self._membership.read_secret)
         own_id = await self._thread.run(identify_server, config.state_dir)
@@ -75,13 +82,7 @@ class ServerPeers:
             None if tls is None else tls.server,
             config.max_body_bytes,
         )
-        listener = listen_tcp(config.peer_host, int(config.peer_port), "--peer-port")
-        try:
-            own = self._describe_own(own_id, listener.getsockname()[1])
-            await self._server.start(listener)
-        except BaseException:
-            listener.close()
-            raise
+        self._listener = listener = listen_tcp(config.peer_host, int(config.peer_port), "--peer-port")
         limits = ReceiveLimits(config.max_answer_bytes, gateway.proxy.receive_budget)
 
         def connect(address: PeerAddress, on_change: Callable[[], None]) -> PeerClient:
@@ -89,7 +90,7 @@ class ServerPeers:
 
         self._placement = placement = ServerPlacement(
             self._membership,
-            own,
+            self._describe_own(own_id, listener.getsockname()[1]),
             PlacementDemand(gateway.autoscaler, gateway.pool),
             read_load=lambda: gateway.load_meter.load.highest,
             connect=connect,
@@ -98,7 +99,13 @@ class ServerPeers:
         )
         gateway.deployer.divide_nodes(placement.find_share)
         gateway.proxy.peers = placement
-        self._loops = placement.start(supervisor)
+        await placement.renew()
+
+    async def start(self, supervisor: Supervisor) -> None:
+        """Answer what others pass on. What they have sent since `join` waits."""
+        if self._server is not None and self._listener is not None and self._placement is not None:
+            await self._server.start(self._listener)
+            self._loops = self._placement.start(supervisor)
 
     def begin_drain(self) -> None:
         """Take no more requests of others."""
@@ -108,12 +115,17 @@ class ServerPeers:
             self._placement.begin_drain()
 
     async def stop(self) -> None:
-        """Answer what others wait for, then leave them."""
+        """Answer what others wait for, and take no more."""
         self.begin_drain()
         if self._server is not None:
             await self._server.stop(self._config.request_timeout)
+
+    async def leave(self) -> None:
+        """Call it when nothing is answered any more."""
         for loop in self._loops:
             await loop.stop()
+        if self._listener is not None:
+            self._listener.close()
         if self._placement is not None:
             await self._placement.leave()
 

@@ -16,7 +16,7 @@ from serving.names import VersionName
 from serving.resources import VersionState
 from tests.conftest import Report
 from tests.postgres import Postgres
-from tests.serving.gateway.cluster.world import MODELS, Member, run, until, write_model
+from tests.serving.gateway.cluster.world import MODELS, USUAL, Member, run, until, write_model
 
 V = VersionName("p", "m", "v")
 PREDICT = f"/v1/{V}:predict"
@@ -134,7 +134,7 @@ def test_a_request_is_answered_here_when_the_owner_is_gone_or_full(
         await until(lambda: is_joined(other))
         await owner.stop()
         assert await other.call("POST", PREDICT, BODY) == ANSWER
-        assert (await other.call("GET", "/servers"))["servers"][0]["id"] == placement_of(other)._own.id
+        await until(lambda: len(placement_of(other)._members) == 1)
 
     run(postgres.create_database(), tmp_path, main)
 
@@ -146,7 +146,7 @@ def test_owners_keep_the_nodes_of_a_version(
 
     When an owner goes, the other has its part.
     """
-    model = write_model(tmp_path / "model")
+    model, address = write_model(tmp_path / "model"), postgres.create_database()
 
     async def main(a: Member, b: Member) -> None:
         uid, owner, other = await create_version(model, a, b, manualScaling={"nodes": 2})
@@ -157,6 +157,15 @@ def test_owners_keep_the_nodes_of_a_version(
         own, peer = sorted(listed, key=lambda one: one["reached"] is not None)
         assert (own["folder"], peer["folder"]) == (str(owner.folder), str(other.folder))
         assert (own["alive"], peer["alive"], peer["reached"]) == (True, True, True)
+
+        joining = Member(address, tmp_path / "c", USUAL)
+        joining.folder.mkdir()
+        await joining.start()  # it knows the others before it starts any node
+        first = choose_owners(uid, placement_of(joining)._members)[0].id
+        is_first = first == placement_of(joining)._own.id
+        assert joining.gateway._autoscaler.versions[uid].floor == (2 if is_first else 0)
+        await joining.stop()
+        await until(lambda: len(placement_of(owner)._members) == 2)
 
         demand = placement_of(owner)._demand
         monkeypatch.setattr(demand, "count_wide_versions", lambda *_: {uid: 2})
@@ -172,4 +181,4 @@ def test_owners_keep_the_nodes_of_a_version(
         await owner.stop()
         await until(lambda: count_nodes(other, uid) == 2)
 
-    run(postgres.create_database(), tmp_path, main)
+    run(address, tmp_path, main)

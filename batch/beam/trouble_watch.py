@@ -69,6 +69,6 @@ class TroubleWatch:
             return ""
         return (
             f"No worker has begun within {self._engine.worker_start_seconds:.0f} s, although "
-            f"{self._engine.name} has the pipeline: it cannot be started there. The log of what starts it "
-            "says why (TaskManager, executor, worker pool), and docs/batch.md what a worker needs."
+            f"{self._engine.name} has the pipeline. If none can be started, the log of what starts it says "
+            "why (TaskManager, executor, worker pool), and docs/batch.md what a worker needs."
         )

@@ -60,7 +60,7 @@ class Cluster:
         temporary.mkdir(exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                ["nice", "-n", "5", *command],
+                command,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "TMPDIR": str(temporary), **environment},

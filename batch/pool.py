@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
@@ -31,12 +31,25 @@ _TAIL_LINES = 5
 _THREADS = 16
 
 
-class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
-    """At most `limit` workers, each a process of `python -m batch.boot`. Called by several threads."""
+class Worker(Protocol):
+    def is_alive(self) -> bool: ...
 
-    def __init__(self, limit: int = _DEFAULT_WORKERS) -> None:
+    def wait_until_ready(self) -> str:
+        """Why it cannot work, "" if it can."""
+
+    def end(self) -> None: ...
+
+
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
+    """At most `limit` workers, which `start` starts. Called by several threads.
+
+    Several TaskManagers of one machine may share a pool, and each counts its workers from 1-1.
+    """
+
+    def __init__(self, limit: int = _DEFAULT_WORKERS, start: Callable[[Any], Worker] | None = None) -> None:
         self._limit = limit
-        self._workers: dict[str, _Worker] = {}
+        self._start = start or BootProcess
+        self._workers: list[tuple[str, Worker]] = []
         self._lock = threading.Lock()
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802  gRPC's name
@@ -45,7 +58,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             self._forget_ended()
             if len(self._workers) >= self._limit:
                 return _answer(f"This pool runs {self._limit} workers already, its --max-workers.")
-            worker = self._workers[request.worker_id] = _Worker(request)
+            worker = self._start(request)
+            self._workers.append((request.worker_id, worker))
         error = worker.wait_until_ready()
         if error:
             logger.error("worker %s: %s", request.worker_id, error)
@@ -54,24 +68,27 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802  gRPC's name
         with self._lock:
-            worker = self._workers.pop(request.worker_id, None)
-        if worker is not None:
+            self._forget_ended()
+            found = [one for one in self._workers if one[0] == request.worker_id]
+            # Of several with this name, the one that is meant ends with its connection to the engine.
+            ending = found if len(found) == 1 else []
+            self._workers = [one for one in self._workers if one not in ending]
+        for _, worker in ending:
             worker.end()
         return beam_fn_api_pb2.StopWorkerResponse()
 
     def close(self) -> None:
         with self._lock:
-            workers = list(self._workers.values())
-            self._workers.clear()
-        for worker in workers:
+            workers, self._workers = self._workers, []
+        for _, worker in workers:
             worker.end()
 
     def _forget_ended(self) -> None:
-        self._workers = {name: one for name, one in self._workers.items() if one.is_alive()}
+        self._workers = [one for one in self._workers if one[1].is_alive()]
 
 
-class _Worker:
-    """A worker's process. It ends when this one does: it has the other end of its stdin."""
+class BootProcess:
+    """A process of `python -m batch.boot`. It ends when this one does: it has the other end of its stdin."""
 
     def __init__(self, request: Any) -> None:
         self._ready, ready = os.pipe()
@@ -102,7 +119,6 @@ class _Worker:
         return self._process.poll() is None
 
     def wait_until_ready(self) -> str:
-        """Why it cannot work, "" if it can."""
         try:
             if not select.select([self._ready], [], [], _START_WITHIN)[0]:
                 return f"The worker was not ready within {_START_WITHIN:.0f} s."

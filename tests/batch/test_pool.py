@@ -86,6 +86,43 @@ def test_a_worker_of_other_versions_is_not_started(tmp_path: Path) -> None:
     assert refused == "This pool runs 0 workers already, its --max-workers."
 
 
+class Idle:
+    """A worker that waits to be ended."""
+
+    def __init__(self, _: Any) -> None:
+        self.is_ended = False
+
+    def is_alive(self) -> bool:
+        return not self.is_ended
+
+    def wait_until_ready(self) -> str:
+        return ""
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+def test_a_worker_is_not_stopped_for_another_of_the_same_name() -> None:
+    """Two TaskManagers share the pool, and each has a worker 1-1."""
+    started: list[Idle] = []
+
+    def start_idle(request: Any) -> Idle:
+        started.append(Idle(request))
+        return started[-1]
+
+    workers = WorkerPool(start=start_idle)
+    stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
+    for _ in range(2):
+        workers.StartWorker(beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1"), None)
+
+    workers.StopWorker(stop, None)
+    assert [one.is_ended for one in started] == [False, False]
+
+    started[0].end()
+    workers.StopWorker(stop, None)
+    assert started[1].is_ended
+
+
 def test_versions_that_differ_are_named() -> None:
     """Python counts without its last number."""
     ours = WorkerVersions.of_this_process()

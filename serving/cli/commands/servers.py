@@ -24,7 +24,11 @@ def servers(client: ApiClient, output: CommandOutput) -> None:
 
     Example: pilotlight servers
     """
-    found = client.get_unversioned("/servers")
+    show_servers(client.get_unversioned("/servers"), output)
+
+
+def show_servers(found: Mapping[str, Any], output: CommandOutput) -> None:
+    """What `GET /servers` answered, as a table."""
     if output.format is not None:
         output.show(found)
     elif not found["servers"]:

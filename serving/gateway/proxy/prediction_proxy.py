@@ -337,7 +337,7 @@ class ProxiedRequest:
                 request_id=self._request_id,
                 timeout=self.timeout,
                 principal=get_caller(scope).principal,
-                client=scope["client"],
+                client=scope.get("client"),
                 dialect=dialect,
                 address=address,
             )

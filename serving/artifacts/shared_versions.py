@@ -228,12 +228,12 @@ def fetch_version(request: FetchRequest, files: FileStore) -> LocalFiles:
 
 def list_packs(uri: str, files: FileStore) -> Iterator[str]:
     """The names of all whole packs, as `UID/DIGEST`."""
-    start = uri.rstrip("/") + "/"
-    for file in files.list(uri):
-        # A local URI may have another form than the names in it.
-        parts = file.uri.rsplit("/", 2)
-        if file.uri.endswith(_PACK_SUFFIX) and len(parts) == 3 and file.uri != start:
-            yield f"{parts[1]}/{parts[2].removesuffix(_PACK_SUFFIX)}"
+    system, folder = files.resolve(uri)
+    start = f"{system.uri(folder)}/"
+    for file in system.list(folder):
+        uid, _, name = file.uri.removeprefix(start).partition("/")
+        if name.endswith(_PACK_SUFFIX) and "/" not in name:
+            yield f"{uid}/{name.removesuffix(_PACK_SUFFIX)}"
 
 
 def remove_packs(request: RemoveRequest, files: FileStore) -> None:

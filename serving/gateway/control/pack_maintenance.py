@@ -14,6 +14,7 @@ from serving.gateway.catalog.versions import record_pack
 from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.state.catalog_state import CatalogState, Commit
 from serving.gateway.state.records import VersionRecord
+from serving.gateway.thread_pool import ThreadPool
 from serving.resources import VersionState
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class PackMaintenance:
         self._catalog = catalog
         self._sharing = sharing
         self._find_awake = find_awake
+        self._thread = ThreadPool("packs", 1)
         self._removal = asyncio.Event()
         self._next_wait = _FIRST_SECONDS
 
@@ -53,12 +55,13 @@ class PackMaintenance:
         # First: what is in no later state was deleted, or never was.
         packs = await self._sharing.list_packs()
         await self._catalog.refresh()
-        state = self._catalog.state
-        if self._catalog.owns_work and (surplus := find_surplus(packs, state)):
+        # Of a hundred thousand versions too, which would hold up requests.
+        surplus, unpacked = await self._thread.run(compare_packs, packs, self._catalog.state)
+        if surplus and self._catalog.owns_work:
             await self._sharing.remove_packs(surplus)
             logger.info("%d packs of versions were removed", len(surplus))
-        for record in list(state.versions.values()):
-            if is_pack_missing(record, packs) and await self._sharing.has_files(record):
+        for record in unpacked:
+            if await self._sharing.has_files(record):
                 await self._publish(record)
 
         await self._sharing.evict_files(packs, self._is_evictable, set(self._find_awake()))
@@ -87,9 +90,16 @@ class PackMaintenance:
         deployed = record.deployed
         if deployed is None:
             return
+        logger.info("%s: its files are packed for the other servers", record.name)
         pack = await self._sharing.publish(record, deployed)
         if pack != deployed.pack:
             await self._catalog.change(record_pack, record.name, record.uid, pack)
+
+
+def compare_packs(packs: set[tuple[str, str]], state: CatalogState) -> tuple[list[str], list[VersionRecord]]:
+    """What may be removed, and the versions whose pack is missing."""
+    missing = [record for record in state.versions.values() if is_pack_missing(record, packs)]
+    return find_surplus(packs, state), missing
 
 
 def find_surplus(packs: set[tuple[str, str]], state: CatalogState) -> list[str]:
@@ -99,7 +109,7 @@ def find_surplus(packs: set[tuple[str, str]], state: CatalogState) -> list[str]:
     stale = (
         f"{uid}/{digest}"
         for uid, digest in packs
-        if uid in versions and _has_another_pack(versions[uid], digest)
+        if uid in versions and _has_another_pack(versions[uid], digest, packs)
     )
     return sorted((*unknown, *stale))
 
@@ -111,11 +121,15 @@ def is_pack_missing(record: VersionRecord, packs: set[tuple[str, str]]) -> bool:
     return not deployed.pack or (record.uid, deployed.pack) not in packs
 
 
-def _has_another_pack(record: VersionRecord, digest: str) -> bool:
+def _has_another_pack(record: VersionRecord, digest: str, packs: set[tuple[str, str]]) -> bool:
+    """Whether a READY version has its pack beside this one.
+
+    Without it, this may be the one that a server has just made in its place, and not recorded yet.
+    """
     deployed = record.deployed
     return (
         deployed is not None
         and record.version.state is VersionState.READY
-        and bool(deployed.pack)
         and deployed.pack != digest
+        and (record.uid, deployed.pack) in packs
     )

@@ -91,7 +91,7 @@ class ServerPeers:
         self._placement = placement = ServerPlacement(
             self._membership,
             self._describe_own(own_id, listener.getsockname()[1]),
-            PlacementDemand(gateway.autoscaler, gateway.pool),
+            PlacementDemand(gateway.autoscaler, gateway.pool, config.queue_requests),
             read_load=lambda: gateway.load_meter.load.highest,
             connect=connect,
             on_shares_changed=gateway.reconciler.reshare_nodes,

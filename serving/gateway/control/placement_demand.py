@@ -19,11 +19,15 @@ from autoscaler.version_scaler import VersionScaler
 
 
 class PlacementDemand:
-    """What versions want of this server, for its place among others."""
+    """What versions want of this server, for its place among others.
 
-    def __init__(self, autoscaler: Autoscaler, pool: NodePool) -> None:
+    At most `queue_requests` of a version run and wait here before another server is asked for it.
+    """
+
+    def __init__(self, autoscaler: Autoscaler, pool: NodePool, queue_requests: int) -> None:
         self._autoscaler = autoscaler
         self._pool = pool
+        self._queue_requests = queue_requests
 
     def count_nodes_and_requests(self) -> tuple[int, int]:
         nodes = requests = 0
@@ -33,9 +37,11 @@ class PlacementDemand:
         return nodes, requests
 
     def is_full(self, key: str) -> bool:
-        """Whether there is no node of a version, and no room for one."""
+        """Whether a version has no node here, and no room for one, or too many requests wait for it."""
         scaler = self._autoscaler.versions.get(key)
-        return scaler is None or (bool(scaler.shortage_reason) and not self._pool.nodes(key))
+        if scaler is None or scaler.meter.level >= self._queue_requests:
+            return True
+        return bool(scaler.shortage_reason) and not self._pool.nodes(key)
 
     def count_wide_versions(
         self, own: str, members: Sequence[Member], processors: int, find_limit: Callable[[str], int | None]

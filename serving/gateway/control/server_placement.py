@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from autoscaler.placement.members import WEIGHT_STEPS, Member, decide_weight
-from autoscaler.placement.ownership import NodeShare, choose_owners
+from autoscaler.placement.ownership import NodeShare, choose_owners, rank_members
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import is_loopback
 from serving.errors import ServingError
@@ -105,13 +105,13 @@ class ServerPlacement:
     # ---- for the proxy
 
     def find_peer(self, key: str) -> PeerClient | None:
-        """Implements `PeerRouter`."""
+        """Implements `PeerRouter`: another owner, or if this server is one, and full, the next in rank."""
         try:
             peers = self._routes[key]
         except KeyError:
             peers = self._find_route(key)
         if peers is None:
-            return None
+            return self._find_substitute(key) if self._demand.is_full(key) else None
         return peers[0] if len(peers) == 1 else peers[next(self._turns) % len(peers)]
 
     def is_full(self, key: str) -> bool:
@@ -130,6 +130,11 @@ class ServerPlacement:
         peers = None if own in owners or not owners else tuple(self._clients[one] for one in owners)
         self._routes[key] = peers
         return peers
+
+    def _find_substitute(self, key: str) -> PeerClient | None:
+        """The server with the next claim to a version that this one owns, and is full for."""
+        reached = [one for one in self._members if self._is_reached(one.id)]
+        return self._clients[rank_members(key, reached)[0].id] if reached else None
 
     def _is_reached(self, server: str) -> bool:
         client = self._clients.get(server)

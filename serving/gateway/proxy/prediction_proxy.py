@@ -75,7 +75,7 @@ class PeerRouter(Protocol):
     """Knows which requests other servers answer; see `serving.gateway.control.server_placement`."""
 
     def find_peer(self, key: str) -> PeerClient | None:
-        """An owner of a version that is connected; None if this server answers."""
+        """A connected server that is to answer for a version; None if this one answers."""
 
     def is_full(self, key: str) -> bool:
         """Whether this server would have to turn down a request for a version: another one may answer it."""

@@ -121,6 +121,13 @@ def test_a_request_is_answered_here_when_the_owner_is_gone_or_full(
         assert await other.call("POST", PREDICT, BODY) == ANSWER
         assert placement_of(other).hops["answered"] == 1
 
+        # The owner itself is full: the other answers for it, in one hop.
+        await put_to_sleep(uid, a, b)
+        monkeypatch.setattr(placement_of(owner)._demand, "is_full", lambda key: key == uid)
+        assert await owner.call("POST", PREDICT, BODY) == ANSWER
+        assert (count_nodes(owner, uid), count_nodes(other, uid)) == (0, 1)
+        monkeypatch.undo()
+
         # It ends with a request on its way: that is answered, too.
         client = client_of(other)
         await put_to_sleep(uid, a, b)

@@ -18,16 +18,19 @@ SPEC = ScalingSpec(
 )  # fmt: skip
 
 
-def scaler(load: float, shortage: str = "") -> Any:
+def scaler(load: float, shortage: str = "", requests: int = 1) -> Any:
     seen = Observation(
         ready=1, starting=0, requests=1, stable=load, panic=0.0, idle_since=0.0, settled=True, cpu=None
     )
-    return SimpleNamespace(observation=seen, scaling=SPEC, shortage_reason=shortage)
+    meter = SimpleNamespace(level=requests)
+    return SimpleNamespace(observation=seen, scaling=SPEC, shortage_reason=shortage, meter=meter)
 
 
 def demand(scalers: dict[str, Any]) -> PlacementDemand:
     autoscaler = SimpleNamespace(awake=scalers.keys(), versions=scalers)
-    return PlacementDemand(cast(Autoscaler, autoscaler), cast(NodePool, SimpleNamespace(nodes=lambda _: ())))
+    return PlacementDemand(
+        cast(Autoscaler, autoscaler), cast(NodePool, SimpleNamespace(nodes=lambda _: ())), 100
+    )
 
 
 def test_the_first_owner_says_how_many_owners_a_busy_version_wants() -> None:
@@ -47,6 +50,12 @@ def test_the_first_owner_says_how_many_owners_a_busy_version_wants() -> None:
 
 
 def test_a_server_without_room_is_full() -> None:
-    found = demand({"short": scaler(1.0, "not enough memory"), "well": scaler(1.0)})
+    found = demand(
+        {
+            "short": scaler(1.0, "not enough memory"),
+            "well": scaler(1.0, requests=99),
+            "queued": scaler(1.0, requests=100),
+        }
+    )
 
-    assert [found.is_full(key) for key in ("short", "well", "unknown")] == [True, False, True]
+    assert [found.is_full(key) for key in ("short", "well", "queued", "unknown")] == [True, False, True, True]

@@ -273,6 +273,17 @@ def test_without_the_driver_it_is_said_what_to_install(monkeypatch: pytest.Monke
         open_database("postgresql://db/x")
 
 
+def test_a_database_that_takes_no_changes_is_known(address: str) -> None:
+    """One that follows another, after the other was lost."""
+    store = PostgresStore(address)
+    store.check_writable()
+    store.close()
+    follower = PostgresStore(f"{address}%20-cdefault_transaction_read_only%3Don")
+    with pytest.raises(Unavailable, match="takes no changes now: it is read-only"):
+        follower.check_writable()
+    follower.close()
+
+
 def test_tokens_are_in_the_database(address: str) -> None:
     """All servers know them."""
     one, other = TokenStore(address), TokenStore(address)

@@ -1,7 +1,7 @@
 // Draws the trials of a tuning job: the best value so far, and a line for each trial across its parameters.
 "use strict";
 (() => {
-  const WIDTH = 600, HEIGHT = 240, EDGE = 34;
+  const WIDTH = 600, HEIGHT = 270, EDGE = 52;
   const down = HEIGHT - EDGE;
 
   function add(parent, name, attributes, text = "") {
@@ -39,10 +39,13 @@
     const rows = [...table.rows].sort((a, b) => a.number - b.number);
     const scale = makeScale(rows.map((row) => row.value));
     const across = (index) => EDGE + (index / Math.max(1, rows.length - 1)) * (WIDTH - 2 * EDGE);
+    for (const share of [0, 0.5, 1]) add(svg, "line", { class: "grid", x1: EDGE, x2: WIDTH - EDGE, y1: height(share), y2: height(share) });
     rows.forEach((row, index) => add(svg, "circle", { cx: across(index), cy: height(scale.place(row.value)), r: 3 }));
     add(svg, "path", { class: "best", d: rows.map((row, index) => `${index ? "L" : "M"}${across(index)},${height(scale.place(row.best))}`).join("") });
-    add(svg, "text", { x: 0, y: EDGE - 8 }, scale.high);
-    add(svg, "text", { x: 0, y: HEIGHT - 8 }, scale.low);
+    add(svg, "text", { x: EDGE, y: EDGE - 8 }, `${table.metric} ${shorten(scale.high)}`);
+    add(svg, "text", { x: EDGE, y: down + 22 }, shorten(scale.low));
+    add(svg, "text", { x: EDGE, y: HEIGHT - 6 }, `trial ${rows[0].number}`);
+    add(svg, "text", { x: WIDTH - EDGE, y: HEIGHT - 6, "text-anchor": "end" }, `trial ${rows.at(-1).number}`);
   }
 
   function drawParallel(table) {
@@ -60,9 +63,9 @@
       const anchor = place === 0 ? "start" : place === axes.length - 1 ? "end" : "middle";
       const x = place === 0 ? 0 : place === axes.length - 1 ? WIDTH : across(place);
       add(svg, "line", { x1: across(place), x2: across(place), y1: EDGE, y2: down });
-      add(svg, "text", { x, y: 10, "text-anchor": anchor }, shorten(axis.name));
+      add(svg, "text", { x, y: 18, "text-anchor": anchor }, shorten(axis.name));
       add(svg, "text", { x, y: EDGE - 8, "text-anchor": anchor }, shorten(axis.scale.high));
-      add(svg, "text", { x, y: HEIGHT - 18, "text-anchor": anchor }, shorten(axis.scale.low));
+      add(svg, "text", { x, y: down + 22, "text-anchor": anchor }, shorten(axis.scale.low));
     });
   }
 

@@ -40,7 +40,8 @@ class Picture:
 _PICTURES = (
     Picture("console-overview", "/?project=demo"),
     Picture("console-overview-dark", "/?project=demo", "dark"),
-    Picture("console-version", f"{_DEMO}/models/scikit_learn/versions/v1", click="Predict"),
+    Picture("console-version", f"{_DEMO}/models/scikit_learn/versions/v1"),
+    Picture("console-try", f"{_DEMO}/models/xgboost/versions/v1", click="Predict"),
     Picture("console-job", f"{_DEMO}/jobs/demo_batch"),
 )
 

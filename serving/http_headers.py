@@ -34,7 +34,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
 # Seconds that a request may take.
 TIMEOUT = b"x-request-timeout"
-# Asks a standalone node for a Server-Timing header.
+# Asks for a Server-Timing header, which answers that had to wait have anyway.
 WANTS_TIMING_HEADER = b"x-pilotlight-timing"
 # Of a server that shares its database: which state an answer was made of, or a request has seen.
 REVISION = b"x-pilotlight-revision"

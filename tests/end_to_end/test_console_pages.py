@@ -87,6 +87,7 @@ def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -
     page.get_by_role("button", name="Predict").click()
     page.get_by_text("HTTP 200").wait_for()
     page.locator("#try-it").get_by_text('{"predictions":').wait_for()
+    page.locator("#try-it dt", has_text="infer").wait_for()
     page.get_by_role("img", name="Answers per second").wait_for()
     page.get_by_role("heading", name="Starts of nodes").wait_for()
     page.get_by_role("row", name="total from its first byte").first.wait_for()

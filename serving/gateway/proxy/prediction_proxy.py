@@ -53,6 +53,7 @@ from serving.http_headers import (
     REQUEST_ID,
     TIMEOUT,
     TRACEPARENT,
+    WANTS_TIMING_HEADER,
     Scope,
     body_too_large,
     parse_timeout,
@@ -225,6 +226,7 @@ class ProxiedRequest:
     _admitted_target: RouteTarget | None = None
     _limited_target: RouteTarget | None = None
     _is_in_node = False
+    _wants_timing = False
     _node_seconds = 0.0
     _frame_number = -1
     _held_bytes = 0
@@ -288,7 +290,10 @@ class ProxiedRequest:
             raise body_too_large(proxy.max_body_bytes)
         proxy.reserve_bytes(size)
         self._held_bytes = size
-        given, longest = client_request.head.prediction_headers.get(TIMEOUT), proxy.request_timeout
+        headers, longest = client_request.head.prediction_headers, proxy.request_timeout
+        given = headers.get(TIMEOUT)
+        if headers.get(WANTS_TIMING_HEADER) == b"1":
+            self._wants_timing = True
         self.timeout = timeout = longest if given is None else min(parse_timeout(given), longest)
         self.deadline = asyncio.get_running_loop().time() + timeout
         target = self.find_target()  # again: it may have been deleted while the body was received
@@ -395,7 +400,9 @@ class ProxiedRequest:
             timeout=timeout,
             never_batch=self.deaths > 0,
             # First what costs no call: this runs for every request.
-            wants_timing=trace is not None or (lease.arrived is not None and lease.waited_for_start),
+            wants_timing=trace is not None
+            or self._wants_timing
+            or (lease.arrived is not None and lease.waited_for_start),
             encoded_metadata=self._encoded_metadata,
         )
 
@@ -403,7 +410,7 @@ class ProxiedRequest:
         """The reply with what its client gets to see of the node's timing."""
         if lease.waited_for_start:
             return replace(reply, headers=with_server_timing(lease, reply.headers))
-        if self._trace is not None:
+        if self._trace is not None and not self._wants_timing:
             return replace(reply, headers=without_server_timing(reply.headers))
         return reply
 

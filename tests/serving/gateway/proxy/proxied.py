@@ -197,10 +197,12 @@ class World:
         within: str | None = None,
         left: asyncio.Event | None = None,
         traceparent: bytes | None = None,
+        timing: bytes | None = None,
     ) -> Answered:
         """One request that gives itself `within` seconds; `left` is set when the client goes away."""
         headers = [] if within is None else [(b"x-request-timeout", within.encode())]
         headers += [] if traceparent is None else [(b"traceparent", traceparent)]
+        headers += [] if timing is None else [(b"x-pilotlight-timing", timing)]
         peer = Peer()
         request = HttpRequest(RequestHead("POST", path, headers), peer)
         self.proxy.on_request_head(request)

@@ -137,13 +137,15 @@ def test_only_an_answer_that_had_to_wait_for_its_node_says_so(tmp_path: Path) ->
             b"queue;dur=0.0, start;dur=1250.0, load;dur=500.0, warm;dur=250.0, infer;dur=1.5"
         )
         assert b"server-timing" not in warm.headers
+        asked = await world.post(timing=b"1")
+        assert asked.headers[b"server-timing"] == b"infer;dur=1.5"
         # It is also on record why it waited.
         (wait,) = world.waits.list_waits("v")
         assert (wait.request_id, wait.status) == (cold.headers[b"x-request-id"].decode(), 200)
         assert {name: wait.phases[name] for name in ("start", "load", "warm", "infer")} == {
             "start": 1.25, "load": 0.5, "warm": 0.25, "infer": 0.0015
         }  # fmt: skip
-        assert [seen.timing for seen in world.seen] == [True, False]
+        assert [seen.timing for seen in world.seen] == [True, False, True]
 
     run(tmp_path, main)
 

@@ -87,7 +87,8 @@ def draw_chart(
         ChartLine(name, _draw_path([place_point(*one) for one in points]), _format_value(points[-1][1], unit))
         for name, points in drawn.items()
     )
-    ends = _divide(left, right, _ROWS)[1:] or [right]
+    places = sorted(set(across))
+    ends = places if len(places) <= _ROWS else _divide(left, right, _ROWS)[1:]
     starts = [-math.inf, *ends]
     return LineChart(
         title,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -136,7 +137,7 @@ async def _draw_charts(visit: Visit, job: Json) -> list[LineChart]:
         return _draw_trials(visit, job)
     curves = await visit.console.metric_curves.read(given.get("jobDir", ""))
     return [
-        draw_chart(tag, dict(list(lines.items())[:_MAX_LINES]))
+        _draw_curves(tag, dict(list(lines.items())[:_MAX_LINES]))
         for tag, lines in sorted(curves.items())[:_MAX_CHARTS]
     ]
 
@@ -155,7 +156,11 @@ def _draw_trials(visit: Visit, job: Json) -> list[LineChart]:
             measured = [*trial.measurements, *filter(None, [trial.final])]
             points = {float(one.step): one.values[metric] for one in measured if metric in one.values}
             lines[f"trial {trial.number}"] = list(points.items())
-    return [draw_chart(metric, lines)] if any(lines.values()) else []
+    return [_draw_curves(metric, lines)] if any(lines.values()) else []
+
+
+def _draw_curves(title: str, lines: Mapping[str, Points]) -> LineChart:
+    return draw_chart(title, lines, format_across=lambda step: f"step {step:.6g}", parts_across=1)
 
 
 ROUTES = (page(_PATH, show_form), action(_PATH, submit_job), page(f"{JOB_PATH}/curves", show_curves))

@@ -57,5 +57,7 @@ def test_a_table_has_the_same_in_ten_rows() -> None:
     assert {row.values[0] for row in chart.rows} == {"9"}
     assert [row.values[1] for row in chart.rows[:4]] == ["9", "9", "-", "-"]
     assert chart.rows[-1].label == "0"
+    few = draw_chart("t", {"a": [(1, 1.5), (3, 2)], "b": [(3, 4)]}).rows
+    assert [(row.label, row.values) for row in few] == [("1", ("1.5", "-")), ("3", ("2", "4"))]
     (only,) = draw_chart("t", {"a": [(5, 1.5)]}).rows
     assert (only.label, only.values) == ("5", ("1.5",))

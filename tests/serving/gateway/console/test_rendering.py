@@ -120,4 +120,4 @@ def test_curves_of_metrics_are_drawn_with_their_names_as_text() -> None:
     assert "&lt;b&gt;loss" in text
     assert "&lt;i&gt;train 0.5" in text
     assert "<i>" not in text
-    assert '<th scope="row">step 2</th>' in text
+    assert '<th scope="row">2</th>' in text

@@ -89,6 +89,7 @@ def _take_pictures(server: str, folder: Path) -> int:
             if picture.click:
                 page.get_by_role("button", name=picture.click).click()
             page.wait_for_timeout(_SETTLE_MILLISECONDS)
+            page.evaluate("scrollTo(0, 0)")
             file = folder / f"{picture.name}.png"
             page.screenshot(path=file)
             page.close()

@@ -34,6 +34,8 @@ _MODEL_OF = operator.attrgetter("name.project", "name.model")
 _SERVABLE = frozenset(VersionCondition)
 _PAGE_SIZE: Final = 100
 _MAX_SEARCH: Final = 100
+# So many are found at a glance.
+_MOST_WITHOUT_SEARCH: Final = 10
 # What a version may be filtered by, and which conditions are meant; "" is all.
 _GROUPS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     "awake": ("Awake", frozenset({VersionCondition.AWAKE, VersionCondition.WAKING})),
@@ -78,6 +80,8 @@ class VersionFilter:
 
     def matches(self, link: VersionLink) -> bool:
         """Whether a name contains the text, written as it is shown or as in an address."""
+        if not self.text:
+            return True
         text = self.text.lower().replace(" / ", "/")
         return text in f"{link.project}/{link.model}/{link.version}".lower()
 
@@ -147,7 +151,7 @@ async def show_overview(visit: Visit) -> Response:
         versions=_share_versions(visit.console, visible, chosen),
         resources=_share_resources(visit.console) if visit.may(_RESOURCES_METHOD) else None,
         chosen=chosen,
-        has_versions=bool(visible.projects or visible.models),
+        is_searchable=bool(chosen.text) or _count_versions(visit, visible) > _MOST_WITHOUT_SEARCH,
         is_of_many=len(visit.projects) > 1,
         elsewhere=_find_elsewhere(visit) if chosen.project else (),
         empty_models=list(_iter_empty_models(visit, chosen.project)),
@@ -197,6 +201,11 @@ def _iter_empty_models(visit: Visit, project: str) -> Iterator[ModelName]:
             yield name
 
 
+def _count_versions(visit: Visit, visible: VisibleVersions) -> int:
+    order, models = visit.console.read_state().version_order, visit.console.read_state().models
+    return sum(len(order.list_children(name)) for name in models if visible.has_model(name))
+
+
 def _find_elsewhere(visit: Visit) -> Sequence[Elsewhere]:
     """What other projects hold, where this one has no version."""
     state = visit.console.read_state()
@@ -236,7 +245,7 @@ def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: 
             # Most sleep: what they do is not asked for.
             is_asleep = _is_asleep(console, record)
             snapshot = None if is_asleep else console.cluster_status.get_version(record)
-            group = _find_group("asleep" if is_asleep else describe_condition(record, snapshot))
+            group = "asleep" if is_asleep else _find_group(describe_condition(record, snapshot))
             counts[group] += 1
             projects.add(link.project)
             if chosen.group in ("", group) and chosen.matches(link):

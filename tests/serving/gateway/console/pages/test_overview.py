@@ -37,6 +37,7 @@ def test_versions_stand_in_one_table_by_their_names(tmp_path: Path) -> None:
             assert "m000 / v0 default" in text
             names = read_names(page)
             assert names == sorted(names)
+            assert 'role="search"' not in page
             assert len(names) == VERSIONS
             body = {"name": "v33", "deploymentUri": str(tmp_path / "nothing")}
             await world.api.client.post("/v1/projects/p/models/m000/versions", json=body)
@@ -56,6 +57,7 @@ def test_many_versions_are_shown_in_pages(tmp_path: Path) -> None:
         async with world.browser() as browser:
             first, last = [await browser.open(f"/?state=asleep&page={page}") for page in ("1", "99")]
             assert len(read_names(first)) == 100
+            assert 'role="search"' in first
             assert read_names(last) == [f"m020 / v{number}" for number in range(VERSIONS)]
             assert "Page 3 of 3, 210 versions" in visible_text(last)
             assert 'href="/console/?state=asleep&amp;page=2"' in first

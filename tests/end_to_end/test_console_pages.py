@@ -25,6 +25,8 @@ pytestmark = needs_chromium
 
 COSTS_NOTHING = re.compile("(it costs|they cost) nothing until the next request")
 STATIC = Path(rendering.__file__).parent / "static"
+# Installing a package takes long on a busy machine.
+PATIENCE_MILLISECONDS = 240_000
 PAGES = (
     "jobs",
     "new-prediction-job",
@@ -171,6 +173,7 @@ def test_a_model_of_each_kind_is_deployed_and_tried(
     server: Server, page: Page, kind: str, deployment: Deployment
 ) -> None:
     """With the example that the page has, but for code of users, of which it shows that nothing is known."""
+    page.set_default_timeout(PATIENCE_MILLISECONDS)
     page.goto(f"{server.url}/console/projects/local/deploy")
     page.get_by_label("Model", exact=True).fill(f"my {kind}")
     page.get_by_label("Folder with the model's files").fill(str(deployment.folder))

@@ -25,7 +25,7 @@ _START: Final = "start"
 _QUEUES: Final = frozenset({"wait", "queue"})
 _CODECS: Final = frozenset({"parse", "encode"})
 # Shares of the time: less is not worth a word, and so much is worth a hint.
-_LEAST_SHARE: Final = 0.05
+_LEAST_SHARE: Final = 0.08
 _COLD_SHARE: Final = 0.5
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,7 +96,9 @@ def serve(dataflow: Dataflow) -> Iterator[str]:
         thread.join()
 
 
-def test_a_job_is_posted_and_cancelled(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_posted_and_cancelled(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Under its own name, with its packages in the bucket and as many workers as it may have."""
     bucket = f"gs://{emulator.bucket()}"
     folder = f"{bucket}/out/.pilotlight/u1/plan"
@@ -109,6 +113,8 @@ def test_a_job_is_posted_and_cancelled(emulator: Emulator, monkeypatch: pytest.M
         raise SystemExit(code)
 
     monkeypatch.setattr("os._exit", end_process)
+    # Beam leaves folders there.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with serve(dataflow) as endpoint:
         options = (
             f"--dataflow_endpoint={endpoint}",

@@ -104,7 +104,7 @@ class Client:
                 status, headers, answer = await connection.ask(head.encode() + body)
         except (OSError, TimeoutError) as error:
             return Answer(0, {}, repr(error).encode(), time.perf_counter() - start)
-        if len(self._idle) < self.keep:
+        if len(self._idle) < self.keep and headers.get("connection") != "close":
             self._idle.append(connection)
         else:
             connection.transport.close()

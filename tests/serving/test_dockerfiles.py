@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 
 import pytest
@@ -25,14 +26,15 @@ def last(steps: list[Step], word: str) -> str:
     return [step.text for step in steps if step.word == word][-1]
 
 
-def test_there_is_one_for_each_framework_set() -> None:
+def test_there_is_one_for_the_server_and_for_each_framework_set_of_nodes() -> None:
     """Those with TensorFlow and those without."""
-    assert [path.suffix for path in FILES] == [".sklearn", ".tensorflow"]
+    assert [path.suffix for path in FILES] == [".server", ".sklearn", ".tensorflow"]
 
 
-def test_a_container_runs_a_node_as_nobody_in_particular(steps: list[Step]) -> None:
+def test_a_container_runs_as_nobody_in_particular(steps: list[Step]) -> None:
     """By number, which Kubernetes can tell from root's; reached from outside, on the port that is exposed."""
-    assert last(steps, "CMD") == '["pilotlight", "node"]'
+    program, command = json.loads(last(steps, "CMD"))
+    assert (program, command in {"node", "serve"}) == ("pilotlight", True)
     assert all(int(number) > 0 for number in last(steps, "USER").split(":"))
     assert last(steps, "EXPOSE") == "8080"
     assert "PILOTLIGHT_HOST=0.0.0.0" in last(steps, "ENV").split()

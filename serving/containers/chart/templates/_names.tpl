@@ -1,0 +1,52 @@
+{{- define "pilotlight.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "pilotlight.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else if contains (include "pilotlight.name" .) .Release.Name }}
+{{- .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "pilotlight.name" .) | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "pilotlight.selector" -}}
+app.kubernetes.io/name: {{ include "pilotlight.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "pilotlight.labels" -}}
+{{ include "pilotlight.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "pilotlight.image" -}}
+{{- $repository := required "image.repository is missing: the image that `docker build -f serving/containers/Dockerfile.server` has made, in a registry that the cluster reaches (--set image.repository=REGISTRY/pilotlight-server)" .Values.image.repository -}}
+{{- if .Values.image.digest -}}
+{{ $repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{- define "pilotlight.databaseSecret" -}}
+{{ required "database.existingSecret is missing: the name of a Secret with the address of a PostgreSQL database (kubectl create secret generic pilotlight-database --from-literal=url=postgresql://USER:PASSWORD@HOST/DATABASE, then --set database.existingSecret=pilotlight-database)" .Values.database.existingSecret }}
+{{- end }}
+
+{{- /* Until then a server that is asked to stop has ended by itself. */ -}}
+{{- define "pilotlight.graceSeconds" -}}
+{{ ceil (addf .Values.stopDelay .Values.requestTimeout .Values.stopTimeout 5) | int }}
+{{- end }}
+
+{{- /* Helm has all numbers as floats, and would write a long one as 4.294967296e+09. */ -}}
+{{- define "pilotlight.setting" -}}
+{{- if kindIs "float64" . -}}
+{{ if eq (floor .) . }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- else -}}
+{{ . }}
+{{- end }}
+{{- end }}

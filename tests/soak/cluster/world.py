@@ -47,7 +47,8 @@ _BALANCER = """\
     backend servers
         balance roundrobin
         option httpchk GET /readyz
-        default-server check inter 500ms fall 2 rise 1
+        timeout check 5s
+        default-server check inter 1s fall 3 rise 1
 """
 
 

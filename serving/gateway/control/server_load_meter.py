@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 
 from autoscaler import machine
 from autoscaler.moving_average import CounterHistory
+from autoscaler.placement.server_load import ServerDemand, ServerLoad, measure_load
 from autoscaler.pools import Node, NodePool
 from autoscaler.scaling_loop import Autoscaler
-from autoscaler.servers.server_load import ServerDemand, ServerLoad, measure_load
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.gateway.thread_pool import ThreadPool
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autoscaler.placement.server_load import ServerLoad
 from autoscaler.pools import MemoryUsage, NodeState, PilotState, PilotStatus
-from autoscaler.servers.server_load import ServerLoad
 from serving.gateway.control.status import VersionCondition, VersionSnapshot
 from serving.gateway.observability.prediction_stats import StatsSnapshot
 from serving.gateway.observability.request_log import LogCounts

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from autoscaler.activator import StartEstimate, Waker
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
+from autoscaler.placement.server_load import ServerLoad
 from autoscaler.pools import MemoryUsage, Node, NodeSpec, NodeState
-from autoscaler.servers.server_load import ServerLoad
 from serving.gateway.control.status import (
     COLD,
     FORKED,

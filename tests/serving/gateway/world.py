@@ -15,6 +15,7 @@ from autoscaler.activator import Activator
 from autoscaler.child_launcher import RunningChild
 from autoscaler.decision import ScalingSpec
 from autoscaler.node_process import LaunchSpec
+from autoscaler.placement.server_load import ServerLoad
 from autoscaler.pools import (
     MemoryUsage,
     Node,
@@ -25,7 +26,6 @@ from autoscaler.pools import (
     PilotStatus,
 )
 from autoscaler.scaling_loop import Autoscaler
-from autoscaler.servers.server_load import ServerLoad
 from autoscaler.supervision import Supervisor
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.metric_definitions import SuggestionCounts

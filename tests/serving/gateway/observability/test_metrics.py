@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.errors import NodeError, QueueFullError, TooLateError
+from autoscaler.placement.server_load import ServerLoad
 from autoscaler.pools import NodeState, PilotState
-from autoscaler.servers.server_load import ServerLoad
 from serving.gateway.observability import metrics
 from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS, SuggestionCounts
 from serving.gateway.observability.request_log import LogCounts

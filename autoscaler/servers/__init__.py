@@ -1,1 +1,0 @@
-"""How many servers there should be, for those who share a database and their requests."""

@@ -50,6 +50,7 @@ def _draw_progress(panel: Any, table: TrialTable, rows: list[TrialRow]) -> None:
     better = max if table.study.metrics[0].goal is Goal.MAXIMIZE else min
     panel.plot(numbers, values, ".", color=_BLUE, label="trial")
     panel.plot(numbers, list(itertools.accumulate(values, better)), color=_ORANGE, label="best so far")
+    panel.locator_params(axis="x", integer=True)
     panel.set_xlabel("trial")
     panel.set_ylabel(table.metric)
     panel.legend(frameon=False)
@@ -62,5 +63,7 @@ def _draw_parameter(panel: Any, metric: str, parameter: Parameter, rows: list[Tr
     )
     if parameter.scale is Scale.LOG and parameter.kind is not ParameterKind.CATEGORICAL:
         panel.set_xscale("log")
+    elif parameter.kind is ParameterKind.INTEGER:
+        panel.locator_params(axis="x", integer=True)
     panel.set_xlabel(parameter.name)
     panel.set_ylabel(metric)

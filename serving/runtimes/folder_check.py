@@ -5,6 +5,7 @@ A process of its own, since files of others are looked into.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from pathlib import Path
 
@@ -82,6 +83,9 @@ def _describe_missing(folder: Path, request: FolderCheckRequest) -> str:
     above = folder.parent
     if not request.may_look_above or not above.is_dir():
         return f"{folder} is no folder. {kind}."
+    alike = difflib.get_close_matches(folder.name, [one.name for one in above.iterdir() if one.is_dir()])
+    if alike:
+        return f"{folder} is no folder. {kind}. Do you mean {above / alike[0]}?"
     return f"{folder} is no folder. {kind}; {above} holds {list_entries(above) or 'nothing'}."
 
 

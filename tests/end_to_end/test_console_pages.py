@@ -105,7 +105,7 @@ def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -
     page.get_by_role("link", name="v1", exact=True).click()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    page.get_by_text("The version is being deleted.").wait_for()
+    page.get_by_text("The deletion of the version was begun.").wait_for()
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def test_a_batch_job_runs_to_its_end_and_another_is_cancelled(
         page.get_by_label("Input", exact=True).fill(str(tmp_path / "rows.jsonl"))
         page.get_by_label("Output folder").fill(str(tmp_path / job))
         page.get_by_role("button", name="Start").click()
-        page.get_by_text("The job is in the queue.").wait_for()
+        page.get_by_text("The job was submitted.").wait_for()
     confirm(page, "Cancel the job")
     page.get_by_text("CANCELLED", exact=True).wait_for()
     page.get_by_role("link", name="Jobs").first.click()

@@ -17,10 +17,15 @@ def test_a_folder_that_is_not_there_is_said_with_what_is_beside_it(tmp_path: Pat
     (tmp_path / "flowers").mkdir()
     (tmp_path / "notes.txt").write_bytes(b"x")
     for prediction_class in ("", "a.B"):
-        missing = FolderCheckRequest(str(tmp_path / "flower"), "", prediction_class, may_look_above=True)
+        missing = FolderCheckRequest(str(tmp_path / "irises"), "", prediction_class, may_look_above=True)
         assert check_folder(missing).message == (
-            f"{tmp_path}/flower is no folder. There is nothing at that path on the server's machine; "
+            f"{tmp_path}/irises is no folder. There is nothing at that path on the server's machine; "
             f"{tmp_path} holds flowers/, notes.txt."
+        )
+        mistyped = FolderCheckRequest(str(tmp_path / "flower"), "", prediction_class, may_look_above=True)
+        assert check_folder(mistyped).message == (
+            f"{tmp_path}/flower is no folder. There is nothing at that path on the server's machine. "
+            f"Do you mean {tmp_path}/flowers?"
         )
     file = FolderCheckRequest(str(tmp_path / "notes.txt"))
     assert check_folder(file).message == f"{tmp_path}/notes.txt is no folder. It is a file."

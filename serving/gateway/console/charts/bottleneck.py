@@ -27,6 +27,8 @@ _CODECS: Final = frozenset({"parse", "encode"})
 # Shares of the time: less is not worth a word, and so much is worth a hint.
 _LEAST_SHARE: Final = 0.08
 _COLD_SHARE: Final = 0.5
+# Seconds: where an answer takes less, nothing has to be done.
+_QUICK: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ def find_bottleneck(name: VersionName, sums: PhaseSums, *, period: str) -> Bottl
     largest = max(means, key=means.__getitem__)
     if cold.seconds > _COLD_SHARE * (cold.seconds + total.seconds):
         largest = _START
+    elif total.mean < _QUICK:
+        return Bottleneck(" ".join(filter(None, said)), "That is quick: nothing has to be done.")
     update = f"pilotlight versions update {name.version} --model {name.model} --project {name.project}"
     action, flags = _advise(largest)
     return Bottleneck(" ".join(filter(None, said)), action, f"{update} {flags}" if flags else "")

@@ -51,7 +51,7 @@ async def check_or_deploy(visit: Visit) -> Response:
     except ServingError as error:
         return await _render_form(visit, form, error=error)
     path = OPERATION_PATH.format(project=visit.project, operation=operation)
-    return visit.redirect(path, notice="The version is being created.")
+    return visit.redirect(path, notice="The creation of the version was begun.")
 
 
 def _check_permission(visit: Visit, model: str) -> None:

@@ -158,7 +158,7 @@ async def cancel_job(visit: Visit) -> Response:
         if job.get("state") not in FINAL_STATES:
             raise
         return visit.redirect(path, notice=f"The job had ended before: {job['state']}.")
-    return visit.redirect(path, notice="The job is being cancelled; nothing of its output is kept.")
+    return visit.redirect(path, notice="The job was asked to stop; no result of it is kept.")
 
 
 async def update_labels(visit: Visit) -> Response:

@@ -44,7 +44,7 @@ async def cancel_operation(visit: Visit) -> Response:
     await visit.call(
         "projects.operations.cancel", body={}, project=visit.project, operation=visit.path["operation"]
     )
-    return visit.redirect(OPERATION_PATH.format_map(visit.path), notice="The operation is being cancelled.")
+    return visit.redirect(OPERATION_PATH.format_map(visit.path), notice="The operation was asked to stop.")
 
 
 async def _read_operation(visit: Visit) -> Json:

@@ -69,9 +69,7 @@ async def submit_job(visit: Visit) -> Response:
         await visit.call("projects.jobs.create", body=_build_job(form), project=project)
     except ServingError as error:
         return _render_form(visit, form, error)
-    return visit.redirect(
-        JOB_PATH.format(project=project, job=form["job"]), notice="The job is in the queue."
-    )
+    return visit.redirect(JOB_PATH.format(project=project, job=form["job"]), notice="The job was submitted.")
 
 
 def _render_form(visit: Visit, form: Form, error: ServingError | None) -> Response:

@@ -94,7 +94,8 @@ def _find_bottleneck(
     name, sums = read_name(visit), add_up_phases(phases, started)
     if sampled := visit.console.history.read_phase_sample(uid):
         sample, seconds = sampled
-        period = f"in the last {max(1, round(seconds / 60))} minutes"
+        minutes = round(seconds / 60)
+        period = f"in the last {minutes} minutes" if minutes > 1 else "in the last minute"
         if recent := find_bottleneck(name, sample.subtract_from(sums), period=period):
             return recent
     return find_bottleneck(name, sums, period="since the server was started")

@@ -206,7 +206,7 @@ def _build_change(form: Form) -> tuple[str, Json]:
 async def delete_version(visit: Visit) -> Response:
     deletion = await call_version(visit, "projects.models.versions.delete")
     path = OPERATION_PATH.format(project=visit.project, operation=deletion["name"].rpartition("/")[2])
-    return visit.redirect(path, notice="The version is being deleted.")
+    return visit.redirect(path, notice="The deletion of the version was begun.")
 
 
 def _parse_count(form: Form, name: str) -> int:

@@ -55,6 +55,14 @@ def test_what_is_advised_is_about_the_longest_part(phase: str, action: str, flag
     assert found.command == (f"{update} {flags}" if flags else "")
 
 
+def test_nothing_is_advised_where_answers_are_quick() -> None:
+    found = find((("total", histogram(0.003)), ("gateway", histogram(0.002))))
+
+    assert found is not None
+    assert "nothing has to be done" in found.action
+    assert found.command == ""
+
+
 def test_waits_for_starts_are_told_apart() -> None:
     """They are in no mean of the others, and are what is advised about where they take most of the time."""
     started = (("total", histogram(0.9)), ("queue", histogram(0.1)))

@@ -90,13 +90,13 @@ def test_a_folder_with_a_model_is_deployed_and_its_operation_followed(tmp_path: 
             assert "model.joblib. Nothing is created yet." in visible_text(page)
             assert await list_models(world) == []
             page = await browser.post(DEPLOY, {**fields, "step": "create"})
-            assert "The version is being created." in page
+            assert "The creation of the version was begun." in page
             found = re.search(r"/operations/([^/\"]+)/progress", page)
             assert found is not None
             operation = f"/projects/p/operations/{found[1]}"
             assert "flowers" in await browser.open("/projects/p/operations")
             page = await browser.post(f"{operation}/cancel", {})
-            assert "being cancelled" in page
+            assert "asked to stop" in page
             assert [one["name"] for one in await list_models(world)] == ["projects/p/models/flowers"]
 
     run_console(tmp_path, main)
@@ -130,7 +130,9 @@ def test_owners_of_a_single_model_are_led_to_its_deployment(tmp_path: Path) -> N
         fields = {"version": "v1", "folder": str(tmp_path / "model"), "step": "create"}
         async with world.browser() as ann, world.browser() as bob:
             assert "Deploy" in visible_text(await ann.sign_in(await world.api.token("user:ann@example.com")))
-            assert "The version is being created." in await ann.post(DEPLOY, {**fields, "model": "mine"})
+            assert "The creation of the version was begun." in await ann.post(
+                DEPLOY, {**fields, "model": "mine"}
+            )
             await ann.post(DEPLOY, {**fields, "model": "other"}, 403)
             page = await bob.sign_in(await world.api.token("user:bob@example.com"))
             assert "Deploy" not in visible_text(page)

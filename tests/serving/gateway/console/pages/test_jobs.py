@@ -50,7 +50,7 @@ def test_a_job_is_submitted_by_form_and_followed_to_its_end(tmp_path: Path) -> N
                 browser, tmp_path, "one", "run", "log/hello", "count/7/2", "wait/go",
                 labels="team=ads\nkind=weekly", max_errors="10%", keys="id, day",
             )  # fmt: skip
-            assert "The job is in the queue." in page
+            assert "The job was submitted." in page
             job = await wait_for(world, "one", "RUNNING")
             assert job["labels"] == {"team": "ads", "kind": "weekly"}
             assert job["batchOptions"] == {"maxErrors": "10%", "keys": ["id", "day"]}
@@ -108,7 +108,7 @@ def test_a_job_is_cancelled_once_and_its_labels_change(tmp_path: Path) -> None:
             await submit(browser, tmp_path, "one", "run", "wait/never")
             await wait_for(world, "one", "RUNNING")
             page = await browser.post(f"{JOBS}/one/cancel", {})
-            assert "being cancelled" in page
+            assert "asked to stop" in page
             await wait_for(world, "one", "CANCELLED")
             assert "ended before: CANCELLED" in await browser.post(f"{JOBS}/one/cancel", {})
             page = await browser.open(f"{JOBS}/one")

@@ -49,7 +49,7 @@ def test_a_training_job_is_submitted_as_the_form_says(tmp_path: Path) -> None:
         async with world.browser() as browser:
             await browser.open(FORM)
             page = await browser.post(FORM, build_fields(tmp_path, hyperparameters=json.dumps(spec)))
-            assert "The job is in the queue." in page
+            assert "The job was submitted." in page
             job = (await world.api.client.get("/v1/projects/p/jobs/one")).json()
             given = job["trainingInput"]
             assert given["args"] == ["--epochs=3", "--name=a b"]

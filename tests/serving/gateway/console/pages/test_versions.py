@@ -69,7 +69,7 @@ def test_a_failed_version_says_why_and_refuses_predictions(tmp_path: Path) -> No
             assert "<i>" not in page
             assert "HTTP 4" in visible_text(page)
             page = await browser.post(f"{PAGE}/deletion", {})
-            assert "being deleted" in page
+            assert "deletion of the version was begun" in page
 
     folder.mkdir()
     (tmp_path / "state").mkdir()

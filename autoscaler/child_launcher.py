@@ -63,11 +63,13 @@ async def run_child(
     stdin: bytes,
     stderr: int | None = None,
     grace_seconds: float,
+    oom_score: int = 0,
 ) -> AsyncGenerator[RunningChild]:
     """Run a program for the length of the block; raises OSError.
 
     After the block the process and its group are gone: it may end by itself within the grace, is asked to end
-    first if the block raised, and is killed at last. `stderr` None is that of the server.
+    first if the block raised, and is killed at last. `stderr` None is that of the server. For `oom_score` see
+    `linux.raise_oom_score`; 0 leaves it that of the server.
     """
     remote_lifeline, lifeline = os.pipe()
     try:
@@ -75,11 +77,12 @@ async def run_child(
             process, output = _spawn(command, environment, stdin, stderr, remote_lifeline)
         finally:
             os.close(remote_lifeline)
+        if oom_score:
+            linux.raise_oom_score(oom_score, process.pid)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe = os.fdopen(output, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        process.exit.add_done_callback(lambda _: loop.call_later(_DRAIN_SECONDS, transport.close))
         async with bound_to_block(RunningChild(process, reader, grace_seconds), transport) as child:
             yield child
     finally:
@@ -91,6 +94,8 @@ async def bound_to_block(
     child: RunningChild, transport: asyncio.BaseTransport
 ) -> AsyncGenerator[RunningChild]:
     """End a child with the block, as `run_child` says; `transport` is that of its output."""
+    loop = asyncio.get_running_loop()
+    child.process.exit.add_done_callback(lambda _: loop.call_later(_DRAIN_SECONDS, transport.close))
     try:
         yield child
     except BaseException:

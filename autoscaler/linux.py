@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -23,8 +24,8 @@ _PR_GET_CHILD_SUBREAPER = 37
 _F_SETSIG = 10
 # Seconds between two looks at whether killed processes have ended.
 _REAP_EVERY = 0.005
-# Of what training jobs start: above nodes and pilots, as training ends first when memory runs out.
-JOB_OOM_SCORE = 800
+# Of nodes and pilots, and of what jobs start: jobs end first when memory runs out.
+NODE_OOM_SCORE, JOB_OOM_SCORE = 500, 800
 
 
 def _prctl(option: int, value: int) -> None:
@@ -131,8 +132,12 @@ def kill_descendants(seconds: float = 5.0) -> int:
     return len(killed)
 
 
-def kill_orphans(least_oom_score: int, seconds: float = 5.0) -> int:
+def kill_orphans(
+    least_oom_score: int, is_orphan: Callable[[int], bool] = lambda _: True, seconds: float = 5.0
+) -> int:
     """Kill children of this process, a subreaper, with at least that out-of-memory score, and theirs.
+
+    `is_orphan` is asked of each pid, after it was found to be that of a child.
 
     For orphans whose parent was the subreaper of all that it had started with such a score: as long as it
     lives, none of them is a child of this process. Takes `seconds` at most. Returns how many there were.
@@ -140,7 +145,7 @@ def kill_orphans(least_oom_score: int, seconds: float = 5.0) -> int:
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
     # Children of one that was killed become those of this process when it has ended, which may take a while.
-    while (pids := _list_children_with(least_oom_score)) and time.monotonic() < deadline:
+    while (pids := _list_orphans(least_oom_score, is_orphan)) and time.monotonic() < deadline:
         for pid in pids:
             _kill_and_reap(pid)
         killed.update(pids)
@@ -148,8 +153,9 @@ def kill_orphans(least_oom_score: int, seconds: float = 5.0) -> int:
     return len(killed)
 
 
-def _list_children_with(least_oom_score: int) -> list[int]:
-    return [pid for pid in _list_children() if _read_oom_score(pid) >= least_oom_score]
+def _list_orphans(least_oom_score: int, is_orphan: Callable[[int], bool]) -> list[int]:
+    pids = [pid for pid in _list_children() if _read_oom_score(pid) >= least_oom_score]
+    return [pid for pid in pids if is_orphan(pid)]
 
 
 def _kill_and_reap(pid: int) -> None:
@@ -191,10 +197,10 @@ def name_process(name: str) -> None:
         _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
-def raise_oom_score(score: int = 500) -> None:
-    """Have the kernel kill this process before the server when memory runs out, highest score first."""
+def raise_oom_score(score: int = NODE_OOM_SCORE, pid: int | str = "self") -> None:
+    """Have the kernel kill a process before the server when memory runs out, highest score first."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(score))
+        Path("/proc", str(pid), "oom_score_adj").write_text(str(score))
 
 
 def harden_process(open_files: int = 0, nice: int = 0) -> None:

@@ -29,6 +29,8 @@ class LaunchSpec:
 
     `watches_lifeline`: the entry gets the descriptor of its lifeline as the argument "lifeline", and ends by
     itself when that is closed, as it has to end processes outside of its group. `name` is what `ps` shows.
+    `is_job`: it is killed before nodes when memory runs out, and what has detached itself from it stays its
+    child until it ends.
     """
 
     entry: str
@@ -38,6 +40,7 @@ class LaunchSpec:
     nice: int = 0
     watches_lifeline: bool = False
     name: str = "pilotlight-node"
+    is_job: bool = False
 
     def to_bytes(self) -> bytes:
         """The content of the file that `read` takes."""
@@ -117,7 +120,9 @@ def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
     send_report({"pid": os.getpid()})
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # so that it is in the log when it matters
-    linux.raise_oom_score()
+    linux.raise_oom_score(linux.JOB_OOM_SCORE if order.is_job else linux.NODE_OOM_SCORE)
+    if order.is_job:
+        linux.set_subreaper(True)
     linux.harden_process(order.open_files, order.nice)
     linux.name_process(order.name)
     sys.argv[:] = [__file__]

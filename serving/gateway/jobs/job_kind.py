@@ -133,6 +133,10 @@ class JobKind(NewJobRules, Protocol):
         """How long a process may take to end when it is asked to."""
 
     @property
+    def oom_score(self) -> int:
+        """That of the processes, 0 for the server's; see `autoscaler.linux.raise_oom_score`."""
+
+    @property
     def log_task(self) -> str:
         """The task, in the log, of what the processes write to their stderr."""
 

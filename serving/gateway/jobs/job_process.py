@@ -23,20 +23,62 @@ _TAIL_LINES = 5
 ReportHandler = Callable[[], Awaitable[None]]
 
 
+class JobProcesses:
+    """The processes of all jobs that run, by pid, so that what others have left can be told from them."""
+
+    def __init__(self) -> None:
+        self._pids: set[int] = set()
+        # How many are being started, whose pids are not known yet.
+        self._starting = 0
+        self._none_starts = asyncio.Event()
+        self._none_starts.set()
+
+    @contextlib.asynccontextmanager
+    async def add(
+        self, start: contextlib.AbstractAsyncContextManager[RunningChild]
+    ) -> AsyncGenerator[RunningChild]:
+        """Start a process, and know it until it is gone."""
+        async with contextlib.AsyncExitStack() as running:
+            pids: set[int] = set()
+            running.callback(self._pids.difference_update, pids)  # the last that is done
+            self._starting += 1
+            self._none_starts.clear()
+            try:
+                child = await running.enter_async_context(start)
+                pids.add(child.process.pid)
+                self._pids |= pids
+            finally:
+                self._starting -= 1
+                if not self._starting:
+                    self._none_starts.set()
+            yield child
+
+    async def kill_orphans(self, threads: ThreadPool) -> None:
+        """End what has detached itself from processes of jobs that are gone."""
+        await self._none_starts.wait()
+        await threads.run(linux.kill_orphans, linux.JOB_OOM_SCORE, self._is_orphan)
+
+    def _is_orphan(self, pid: int) -> bool:
+        """Asked in a thread. What a start has brought forth since the pid was found is not asked of."""
+        return not self._starting and pid not in self._pids
+
+
 @dataclass(frozen=True, slots=True)
 class JobProcessLauncher:
     """Starts processes of jobs by a command, or as `fork` plans where a pilot of the pool is ready.
 
     `silence_seconds` is how long one may report nothing, `grace_seconds` how long it may take to end when it
-    is stopped. `threads` read its log.
+    is stopped. `threads` read its log. `processes` are those of all launchers.
     """
 
     command: Sequence[str]
     environment: Mapping[str, str]
     silence_seconds: float
     grace_seconds: float
+    oom_score: int
     threads: ThreadPool
     pool: NodePool
+    processes: JobProcesses
     fork: ForkPlan | None = None
 
     async def run(
@@ -48,11 +90,10 @@ class JobProcessLauncher:
         process and all it has started are gone. Raises OSError if it cannot be started, and what `on_report`
         raises.
         """
-        result = await self._run_to_result(attempt, log, on_report, stop)
-        if isinstance(result, LostProcess):
-            # One that was killed could not end what had detached itself.
-            await self.threads.run(linux.kill_orphans, linux.JOB_OOM_SCORE)
-        return result
+        try:
+            return await self._run_to_result(attempt, log, on_report, stop)
+        finally:
+            await self.processes.kill_orphans(self.threads)
 
     async def _run_to_result(
         self, attempt: JobAttempt, log: JobLog, on_report: ReportHandler, stop: asyncio.Event
@@ -60,7 +101,8 @@ class JobProcessLauncher:
         before = log.size()
         async with contextlib.AsyncExitStack() as running:
             with log.open() as stderr:
-                child = await running.enter_async_context(self._start_process(attempt, stderr))
+                start = self._start_process(attempt, stderr)
+                child = await running.enter_async_context(self.processes.add(start))
             stopping = asyncio.create_task(_stop_when_set(stop, child))
             try:
                 ending = await self._read_reports(child, attempt, on_report)
@@ -94,6 +136,7 @@ class JobProcessLauncher:
             stdin=request,
             stderr=stderr.fileno(),
             grace_seconds=self.grace_seconds,
+            oom_score=self.oom_score,
         )
 
     async def _read_reports(

@@ -33,7 +33,7 @@ from serving.gateway.jobs.job_kind import (
     find_deadline,
 )
 from serving.gateway.jobs.job_log import JobLog
-from serving.gateway.jobs.job_process import JobProcessLauncher, ReportHandler
+from serving.gateway.jobs.job_process import JobProcesses, JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 from serving.gateway.state.catalog_state import CatalogState, Commit
 from serving.gateway.state.records import JobKindName, JobOutput, JobRecord, VersionRecord
@@ -123,6 +123,7 @@ class JobQueue:
         self._max_versions = max_versions
         self._folder = folder
         self._threads = ThreadPool("jobs", _THREADS)
+        self._processes = JobProcesses()
         self._timing = timing or JobTiming()
         self._fetch_files = fetch_files
         self._active_jobs: dict[str, _ActiveJob] = {}
@@ -450,8 +451,10 @@ class JobQueue:
             kind.environment,
             silence_seconds,
             kind.grace_seconds,
+            kind.oom_score,
             self._threads,
             self._pool,
+            self._processes,
             fork,
         )
 

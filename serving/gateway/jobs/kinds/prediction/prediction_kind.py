@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from autoscaler import linux
 from autoscaler.child_launcher import module_command
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
@@ -157,6 +158,7 @@ class PredictionKind(PredictionRules):
     """
 
     log_task = WORKER_TASK
+    oom_score = linux.JOB_OOM_SCORE
 
     def __init__(
         self,
@@ -223,7 +225,8 @@ class PredictionKind(PredictionRules):
         if not isinstance(attempt, PredictionAttempt) or attempt.pilot is None:
             return None
         arguments = {"request": msgspec.to_builtins(attempt.run_request)}
-        return ForkPlan(attempt.pilot, LaunchSpec(_ENTRY, arguments, self.environment, name=JOB_PROCESS))
+        launch = LaunchSpec(_ENTRY, arguments, self.environment, name=JOB_PROCESS, is_job=True)
+        return ForkPlan(attempt.pilot, launch)
 
     async def direct(self, record: JobRecord, attempt: JobAttempt) -> None:
         """It knows all that it has to do."""

@@ -180,6 +180,7 @@ class TrainingKind(TrainingRules):
     """
 
     log_task = SERVICE_TASK
+    oom_score = 0  # the supervisor ends after its replicas
 
     def __init__(
         self,

@@ -198,7 +198,7 @@ def test_a_version_wakes_though_temporary_files_were_cleaned_away(world: World) 
         os.kill(node, signal.SIGKILL)
     until(lambda: server.predict(PLAIN, instances).json == expected, "it is awake again")
     assert server.call("GET", "/readyz").status == 200
-    world.temporary.mkdir()
+    world.temporary.mkdir(exist_ok=True)  # it may be there again
 
 
 def test_a_node_alone_ends_when_its_model_does_not_come_back(tmp_path: Path) -> None:

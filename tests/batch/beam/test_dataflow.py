@@ -23,6 +23,7 @@ from batch.failures import ErrorLimit
 from batch.messages import ModelSource
 from batch.records.input_shards import Shard
 from serving.artifacts.storage import FileStore
+from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 
 pytestmark = [
@@ -139,6 +140,10 @@ def test_a_job_is_posted_and_cancelled(
         )
         with pytest.raises(SystemExit):
             remote.run_remote(plan, found, list, context)
+        for thread in threading.enumerate():
+            # Beam asks on until the job has ended: the server must be there as long.
+            if "poll_for_job_completion" in thread.name:
+                thread.join(HANG_SECONDS)
 
     posted = dataflow.posted
     pool = posted["environment"]["workerPools"][0]

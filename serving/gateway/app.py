@@ -59,10 +59,10 @@ from serving.gateway.catalog import Catalog
 from serving.gateway.console_entry import CONSOLE_PATHS, ConsoleEntry, wants_page
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.operation_runner import OperationRunner
+from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.retention import RecordPruner
 from serving.gateway.control.schema_registry import SchemaRegistry
-from serving.gateway.control.server_load_meter import ServerLoadMeter
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue

@@ -19,10 +19,10 @@ from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.control.deployment import VersionDeployer
-from serving.gateway.control.placement_demand import PlacementDemand
+from serving.gateway.control.placement.placement_demand import PlacementDemand
+from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
+from serving.gateway.control.placement.server_placement import ServerPlacement, ServerView
 from serving.gateway.control.reconciler import Reconciler
-from serving.gateway.control.server_load_meter import ServerLoadMeter
-from serving.gateway.control.server_placement import ServerPlacement, ServerView
 from serving.gateway.proxy.peers.forwarded_request import answer_forwarded
 from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
 from serving.gateway.proxy.peers.peer_protocol import PeerTls

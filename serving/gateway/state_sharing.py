@@ -16,8 +16,8 @@ from serving.gateway.api.request_io import error_response
 from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.pack_maintenance import PackMaintenance
+from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.reconciler import Reconciler
-from serving.gateway.control.server_load_meter import ServerLoadMeter
 from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.status import ServerScope
 from serving.gateway.control.version_sharing import VersionSharing

@@ -10,8 +10,7 @@ import typer
 
 from serving.cli.api_client import ApiClient, ServerUnreachable
 from serving.cli.command_output import CommandOutput, TableColumns
-from serving.cli.commands import job_polling, resource_commands
-from serving.cli.commands.job_polling import JobLogSource
+from serving.cli.commands import resource_commands
 from serving.cli.commands.nodes import format_duration
 from serving.cli.commands.training import follow_training_job
 from serving.cli.console import print_note
@@ -20,6 +19,8 @@ from serving.cli.flags.batch_flags import BatchFlags
 from serving.cli.flags.common_flags import LabelChangeFlags, ListFlags, drop_none
 from serving.cli.formats.printers import print_table
 from serving.cli.formats.value_parsers import make_choice_parser
+from serving.cli.progress import job_polling
+from serving.cli.progress.job_polling import JobLogSource
 from serving.errors import FailedPrecondition
 
 # What gcloud uses where it cannot prompt.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from serving.cli.api_client import ApiClient, parse_rpc_status
 from serving.cli.command_output import CommandOutput, TableColumns
 from serving.cli.commands import resource_commands
-from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.flags import common_flags
 from serving.cli.flags.common_flags import ListFlags
+from serving.cli.progress.operation_progress import wait_until_done
 
 _COLUMNS: TableColumns = {
     "NAME": lambda operation: resource_commands.extract_id(operation["name"]),

@@ -9,8 +9,8 @@ import typer
 
 from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
-from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.flags.common_flags import LabelChangeFlags
+from serving.cli.progress.operation_progress import wait_until_done
 
 
 def describe_resource(client: ApiClient, output: CommandOutput, name: str) -> None:

@@ -13,13 +13,13 @@ import typer
 from serving import config
 from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
-from serving.cli.commands.job_polling import FINAL_STATES, POLL_SECONDS, raise_job_error
-from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.common_flags import drop_none, make_absolute
 from serving.cli.flags.training_flags import ProgramFlags, ReplicaFlags
 from serving.cli.formats.value_parsers import parse_list
+from serving.cli.progress.job_polling import FINAL_STATES, POLL_SECONDS, raise_job_error
+from serving.cli.progress.operation_progress import wait_until_done
 from serving.cli.reconnection import Reconnector
 from serving.config import NodeConfig
 from serving.errors import FailedPrecondition, NotFound

@@ -14,7 +14,6 @@ import typer
 from serving.cli.api_client import ApiClient, ServerUnreachable
 from serving.cli.command_output import CommandOutput, TableColumns
 from serving.cli.commands import resource_commands
-from serving.cli.commands.operation_progress import wait_until_done
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags, yaml_file
 from serving.cli.flags.common_flags import LabelChangeFlags, ListFlags, drop_none
@@ -26,6 +25,7 @@ from serving.cli.formats.value_parsers import (
     parse_lists,
     parse_pairs,
 )
+from serving.cli.progress.operation_progress import wait_until_done
 from serving.errors import ServingError
 
 _COLUMNS: TableColumns = {

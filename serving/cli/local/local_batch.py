@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from serving.cli.command_output import CommandOutput
-from serving.cli.commands.job_progress import ProgressSnapshot, open_progress_display
 from serving.cli.console import print_note
 from serving.cli.flags.batch_flags import BatchFlags
 from serving.cli.flags.common_flags import LocalModelFlags, ModelDirOption, drop_none, make_absolute
 from serving.cli.formats.value_parsers import parse_list
 from serving.cli.model_source import prepare_model
+from serving.cli.progress.job_progress import ProgressSnapshot, open_progress_display
 from serving.config import NodeConfig
 from serving.errors import FailedPrecondition
 from serving.scratch_folders import scratch_folder

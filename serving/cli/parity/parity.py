@@ -12,7 +12,7 @@ import typer
 
 from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
-from serving.cli.commands import job_polling, jobs, resource_commands
+from serving.cli.commands import jobs, resource_commands
 from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.batch_flags import BatchFlags
@@ -35,6 +35,7 @@ from serving.cli.parity.result_comparison import (
     RowRefusal,
     compare_results,
 )
+from serving.cli.progress import job_polling
 from serving.errors import FailedPrecondition, InvalidArgument
 
 

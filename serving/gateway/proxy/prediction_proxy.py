@@ -73,7 +73,7 @@ _GRPC_DIALECTS = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 
 class PeerRouter(Protocol):
-    """Knows which requests other servers answer; see `serving.gateway.control.server_placement`."""
+    """Knows which requests other servers answer; see `serving.gateway.control.placement.server_placement`."""
 
     def find_peer(self, key: str) -> PeerClient | None:
         """A connected server that is to answer for a version; None if this one answers."""

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from serving.gateway.api.request_io import json_response
 
 if TYPE_CHECKING:  # not imported where there is no database
-    from serving.gateway.control.server_placement import ServerView
+    from serving.gateway.control.placement.server_placement import ServerView
 
 
 class ServersApi:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.placement.ownership import choose_owners
-from serving.gateway.control.server_placement import ServerPlacement
+from serving.gateway.control.placement.server_placement import ServerPlacement
 from serving.gateway.proxy.peers.peer_client import PeerClient
 from serving.names import VersionName
 from serving.resources import VersionState

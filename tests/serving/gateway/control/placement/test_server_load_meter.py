@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import pytest
 
 from autoscaler import machine
 from autoscaler.scaling_loop import MemoryDemand
-from serving.gateway.control.server_load_meter import ServerLoadMeter
+from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 
 MIB = 1 << 20
 
@@ -65,8 +64,6 @@ def test_a_process_that_is_gone_uses_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_threads_that_wait_are_counted() -> None:
-    """All threads of a process; nothing of one that is gone."""
-    before = machine.waiting_seconds(os.getpid())
-    time.sleep(0.01)
-    assert 0 <= before <= machine.waiting_seconds(os.getpid())
+    """Any process has waited for a processor; nothing of one that is gone."""
+    assert machine.waiting_seconds(os.getpid()) > 0
     assert machine.waiting_seconds(2**22 + 1) == 0

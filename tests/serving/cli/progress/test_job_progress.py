@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batch.messages import JobCounts, JobPhase, JobReport
-from serving.cli.commands.job_progress import ProgressSnapshot, find_new_lines, open_progress_display
 from serving.cli.local.local_batch import ProgressEstimator
+from serving.cli.progress.job_progress import ProgressSnapshot, find_new_lines, open_progress_display
 
 
 def test_a_standing_in_words() -> None:

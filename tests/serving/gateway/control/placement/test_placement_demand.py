@@ -10,7 +10,7 @@ from autoscaler.placement.members import Member
 from autoscaler.placement.ownership import choose_owners
 from autoscaler.pools import NodePool
 from autoscaler.scaling_loop import Autoscaler
-from serving.gateway.control.placement_demand import PlacementDemand
+from serving.gateway.control.placement.placement_demand import PlacementDemand
 
 SPEC = ScalingSpec(
     min_nodes=0, max_nodes=4, target_concurrency=10, idle_window=300, stable_window=60, panic_window=6,

@@ -40,7 +40,7 @@ _MAX_ROUTES = 1 << 17
 
 
 class VersionDemand(Protocol):
-    """See `serving.gateway.control.placement_demand.PlacementDemand`."""
+    """See `serving.gateway.control.placement.placement_demand.PlacementDemand`."""
 
     def count_nodes_and_requests(self) -> tuple[int, int]: ...
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.cli.api_client import ApiClient
 from serving.cli.commands import resource_commands
-from serving.cli.commands.job_progress import ProgressSnapshot, find_new_lines, open_progress_display
+from serving.cli.progress.job_progress import ProgressSnapshot, find_new_lines, open_progress_display
 from serving.cli.reconnection import Reconnector
 from serving.errors import Cancelled, Internal
 

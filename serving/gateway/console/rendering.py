@@ -7,10 +7,10 @@ import hashlib
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -22,27 +22,30 @@ from serving.gateway.console.text import finalize_output
 from serving.gateway.thread_pool import ThreadPool
 
 ROOT = "/console"
+_Item = TypeVar("_Item")
 _FOLDER = Path(__file__).parent / "templates"
 _QUEUE: Final = 63
 # For how long what was rendered for one visitor is shown to others, and for how many kinds of them.
 _SHARED_SECONDS: Final = 1.0
 _MAX_SHARED: Final = 64
-# After how many pieces of a text, a tenth of a millisecond, other threads get their turn.
+# After how many pieces of a text, a tenth of a millisecond, other threads get their turn, and for how long:
+# with no pause at all the thread that renders takes the interpreter's lock again before they wake up.
 _PIECES: Final = 100
+_PAUSE_SECONDS: Final = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPart:
     """A part of a page that looks the same to all visitors with the same `rights`.
 
-    What was rendered is used for a second, while `basis` is the same object. `read_values` is called on the
-    event loop; while it returns equal values nothing is rendered.
+    What was rendered is used for a second, while `basis` is the same object. `read_values` runs on the event
+    loop and goes through long lists by `iterate_in_turns`. While it returns equal values nothing is rendered.
     """
 
     template: str
     rights: Hashable
     basis: object
-    read_values: Callable[[], Mapping[str, Any]]
+    read_values: Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class TemplateResponse(Response):
@@ -129,7 +132,7 @@ class PageRenderer:
         while batch := list(itertools.islice(pieces, _PIECES)):
             text += batch
             # Gives up the interpreter's lock: a prediction must not wait until the page is whole.
-            time.sleep(0)
+            time.sleep(_PAUSE_SECONDS)
         return RenderedText.from_text("".join(text))
 
     async def _render_shared(self, part: SharedPart) -> RenderedText:
@@ -137,7 +140,7 @@ class PageRenderer:
         async with cached.lock:
             now = self._clock()
             if cached.rendered is None or cached.basis is not part.basis or now >= cached.expires:
-                values = part.read_values()
+                values = await part.read_values()
                 if cached.rendered is None or values != cached.values:
                     cached.rendered = await self._threads.run(self.render, part.template, values)
                     cached.values = values
@@ -151,6 +154,14 @@ class PageRenderer:
         while len(self._cached) > _MAX_SHARED:
             self._cached.popitem(last=False)
         return cached
+
+
+async def iterate_in_turns(items: Iterable[_Item], count: int) -> AsyncIterator[_Item]:
+    """After each `count` items whatever else waits for the event loop gets its turn."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % count == 0:
+            await asyncio.sleep(0)
 
 
 def build_url(path: str) -> str:

@@ -19,6 +19,7 @@ from serving.gateway.console.rendering import (
     format_bytes,
     format_rate,
     format_seconds,
+    iterate_in_turns,
 )
 
 
@@ -66,7 +67,7 @@ class SharedList:
         self.basis: object = "first"
         self.reads = 0
 
-    def read(self) -> Mapping[str, Any]:
+    async def read(self) -> Mapping[str, Any]:
         self.reads += 1
         return {"taken": 0, "free": 1, "limit": 0, "pilots": list(self.pilots), "ready_pilots": 0}
 
@@ -99,6 +100,23 @@ def test_a_shared_part_is_made_once_a_second_for_all_with_the_same_rights() -> N
         shared.basis = "second"
         await shared.show(renderer)
         assert shared.reads == 4
+
+    asyncio.run(main())
+
+
+def test_others_get_their_turn_while_a_long_list_is_read() -> None:
+    async def main() -> None:
+        seen: list[str] = []
+
+        async def read() -> None:
+            async for item in iterate_in_turns("abcde", 2):
+                seen.append(item)  # noqa: PERF401  one at a time is what is tested
+
+        reading = asyncio.create_task(read())
+        while not reading.done():
+            seen.append("other")
+            await asyncio.sleep(0)
+        assert seen == ["other", "a", "b", "other", "c", "d", "other", "e"]
 
     asyncio.run(main())
 

@@ -11,10 +11,6 @@ export TESTS_CLIENTS := $(abspath $(CLIENTS))
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/python -m pytest
-# $(call run,MARKS,OPTIONS). Hundreds of tests start real processes, and a busy machine may keep one of them waiting for
-# too long. What fails is run once more, by itself, and is shown both times; what fails again is broken.
-run = $(PYTEST) -m '$(1)' $(2) || { test $$? -eq 1 && echo "== what failed, once more by itself" && \
-	$(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak check format bench settings protos constraints clean
@@ -43,9 +39,9 @@ demo: $(READY)   ## train as a job, deploy one model of each kind, predict with 
 
 test: $(READY) $(CLIENTS)/.ready ## run the tests (minutes)
 	@echo "== tests"
-	@$(call run,not soak and not alone,--numprocesses auto)
+	@$(PYTEST) -m 'not soak and not alone' --numprocesses auto
 	@echo "== tests that need the machine for themselves"
-	@$(call run,alone and not soak)
+	@$(PYTEST) -m 'alone and not soak'
 
 soak: $(READY)   ## run the long forms of the tests, an hour of random faults among them (two hours)
 	@echo "== long tests"

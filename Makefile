@@ -60,7 +60,7 @@ check: $(READY)  ## formatting, lint and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@echo "== types"
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers auto
 
 format: $(READY) ## format the code and mend what lint can mend
 	@$(BIN)/ruff format .

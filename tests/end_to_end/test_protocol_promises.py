@@ -479,10 +479,11 @@ def about_the_model(rpc: RpcMethod) -> Any:
 
 def test_limits_hold(world: World, speaker: Speaker) -> None:
     """One at a time is what the version grants; others are told by which setting, and when to come again."""
-    holding = threading.Thread(target=speaker.ask, args=(world.server, world.asked(0.5)))
-    holding.start()
-    until(lambda: sampled(world, "pilotlight_requests_running"), "the place is taken")
-    told = speaker.ask(world.server, world.asked())
+    with world.held() as held:
+        holding = threading.Thread(target=speaker.ask, args=(world.server, world.asked(held)))
+        holding.start()
+        until(lambda: sampled(world, "pilotlight_requests_running"), "the place is taken")
+        told = speaker.ask(world.server, world.asked())
     holding.join()
 
     assert told.code == "RESOURCE_EXHAUSTED"

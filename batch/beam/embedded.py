@@ -14,6 +14,7 @@ from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.progress import ProgressReader
 from batch.failures import JobFailed
 from batch.messages import EXIT_WORKERS_LOST, FailureStatus, JobCounts
+from batch.process_group import end_group_on_sigterm
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTi
     if workers > 1:
         # All threads here are Beam's; with one worker those of a model's code are among them.
         threading.excepthook = _exit_on_dead_worker
+        end_group_on_sigterm()
     start = time.monotonic()
     progress = ProgressReader(Path(plan.progress_folder))
     # A single worker is this process, which the server watches.

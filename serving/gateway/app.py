@@ -58,6 +58,7 @@ from serving.gateway.audit.endpoint_audit import audit_intent, audit_result
 from serving.gateway.catalog import Catalog
 from serving.gateway.console_entry import CONSOLE_PATHS, ConsoleEntry, wants_page
 from serving.gateway.control.deployment import VersionDeployer
+from serving.gateway.control.file_check import InputChecker
 from serving.gateway.control.operation_runner import OperationRunner
 from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.reconciler import Reconciler
@@ -484,6 +485,7 @@ class Gateway:
                 metrics=self._metrics,
                 prediction_stats=self._prediction_stats,
                 inspect_files=self._deployer.inspect_files,
+                input_checker=InputChecker.from_config(self._config, self._environment),
                 health_checks=HealthCheckRunner(self._config, self._environment),
                 write_check=WriteCheck(self._catalog.check_writable),
                 get_unready_reason=self._get_unready_reason,

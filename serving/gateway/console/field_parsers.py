@@ -55,6 +55,11 @@ def split_lines(text: str) -> Sequence[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+def replace_line(text: str, line: str, replacement: str) -> str:
+    """The lines of a field with another in place of one of them; "" without a replacement."""
+    return "\n".join(replacement if one == line else one for one in split_lines(text)) if replacement else ""
+
+
 def drop_empty(**fields: object) -> dict[str, object]:
     """Those of the fields that have a value: the API takes its defaults for the others."""
     return {name: value for name, value in fields.items() if value not in ("", None, [], {})}

@@ -36,6 +36,10 @@ class Form:
         """The names and last values of all fields that were sent."""
         return ((name, values[-1]) for name, values in self._fields.items())
 
+    def replace(self, **fields: str) -> Form:
+        """The form with other values of some fields."""
+        return Form({**self._fields, **{name: (value,) for name, value in fields.items()}})
+
     def is_checked(self, name: str) -> bool:
         return bool(self[name])
 

@@ -11,7 +11,7 @@ from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.console.charts.metric_curves import MetricCurveReader
 from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck
-from serving.gateway.control.file_check import FileFindings
+from serving.gateway.control.file_check import FileFindings, InputChecker
 from serving.gateway.control.status import ClusterStatus
 from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.observability.metrics import Metrics
@@ -40,6 +40,7 @@ class ConsoleServices:
     metrics: Metrics
     prediction_stats: PredictionStats
     inspect_files: Callable[[Version], Awaitable[FileFindings | None]]
+    input_checker: InputChecker
     health_checks: HealthCheckRunner
     write_check: WriteCheck
     get_unready_reason: Callable[[], str]

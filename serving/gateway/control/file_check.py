@@ -1,18 +1,29 @@
-"""Looks into the local folder of a version that is yet to be made, by a child process."""
+"""Looks at the files of versions and jobs that are yet to be made, by child processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from autoscaler.child_launcher import module_command, run_child
+from serving.artifacts.child_environment import sanitize_environment
+from serving.artifacts.input_check import InputCheck, MissingInput
+from serving.artifacts.local_folder_policy import LocalFolderPolicy
+from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.resources import Version
 
+__all__ = ["FileFindings", "InputChecker", "MissingInput", "find_files"]
+
 _COMMAND = module_command("serving.runtimes.folder_check")
+_INPUT_COMMAND = module_command("serving.artifacts.input_check")
 _TIMEOUT, _GRACE_SECONDS = 60.0, 1.0
+# Somebody waits for it, and the job itself looks again.
+_INPUT_TIMEOUT = 20.0
 
 
 class FileFindings(msgspec.Struct, frozen=True):
@@ -45,3 +56,38 @@ async def find_files(
         raise Unavailable(f"The folder could not be read within {_TIMEOUT:g} s. Try again.") from None
     except msgspec.DecodeError:
         raise Unavailable("The look into the folder ended without an answer. Try again.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class InputChecker:
+    """Looks whether the files of jobs exist; `environment` is that of the processes which do."""
+
+    folders: LocalFolderPolicy
+    environment: Mapping[str, str]
+
+    @classmethod
+    def from_config(cls, config: ServeConfig, environment: Mapping[str, str]) -> InputChecker:
+        return cls(
+            LocalFolderPolicy.from_setting(
+                config.local_folders, config.state_dir, config.shared_versions_uri
+            ),
+            sanitize_environment(environment, config.node_environment, storage=True),
+        )
+
+    async def find_missing(self, patterns: Sequence[str], *, takes_stars: bool = True) -> MissingInput:
+        """The first pattern that no file matches. What cannot be found out in time counts as there."""
+        if not patterns:
+            return MissingInput()
+        stdin = msgspec.json.encode(InputCheck(tuple(patterns), self.folders, takes_stars))
+        with contextlib.suppress(TimeoutError, msgspec.DecodeError):
+            async with (
+                asyncio.timeout(_INPUT_TIMEOUT),
+                run_child(
+                    _INPUT_COMMAND,
+                    environment=self.environment,
+                    stdin=stdin,
+                    grace_seconds=_GRACE_SECONDS,
+                ) as child,
+            ):
+                return msgspec.json.decode(await child.output.read(), type=MissingInput)
+        return MissingInput()

@@ -1,5 +1,7 @@
 """A job's process that does what its input paths say, one after the other, and leaves traces of itself.
 
+A path that is a file stands for the paths in its lines.
+
 In the output folder: `started.N` (with its pid) and `request.N` for attempt N, `cleaned` for a removal, and
 `overlap` if two were ever at work at once.
 """
@@ -12,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,10 +32,15 @@ def done(counts: JobCounts) -> NoReturn:
     sys.exit()
 
 
+def list_steps(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        yield from Path(path).read_text().splitlines() if Path(path).is_file() else [path]
+
+
 def act(request: JobRequest, out: Path) -> None:
     """Verbs, with their arguments behind a slash."""
     counts = JobCounts()
-    for path in request.input_paths:
+    for path in list_steps(request.input_paths):
         verb, *arguments = path.strip("/").split("/")
         match verb, arguments:
             case "run", []:

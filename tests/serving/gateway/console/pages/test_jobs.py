@@ -11,7 +11,7 @@ from serving.gateway.access.policy import ADMIN
 from tests.serving.gateway.console.world import Browser, World, run, visible_text
 from tests.serving.gateway.job_world import FAKE
 
-JOBS = "/projects/p/jobs"
+JOBS, FORM = "/projects/p/jobs", "/projects/p/new-prediction-job"
 HOSTILE = "<b>bold</b> \x1b[31m \u202egpj 👩\u200d🚀 "
 
 
@@ -19,15 +19,16 @@ async def submit(browser: Browser, folder: Path, job: str, *script: str, **field
     """The page after the form was sent."""
     out = folder / "out" / job
     out.mkdir(parents=True, exist_ok=True)
-    await browser.open("/projects/p/new-prediction-job")
+    (folder / f"{job}.steps").write_text("\n".join(f"/{step}" for step in script))
+    await browser.open(FORM)
     given = {
         "job": job,
         "target": "/model",
-        "input_paths": "\n".join(f"/{step}" for step in script),
+        "input_paths": f"{folder}/{job}.steps",
         "output_path": str(out),
         "data_format": "JSON",
     }
-    return await browser.post("/projects/p/new-prediction-job", {**given, **fields})
+    return await browser.post(FORM, {**given, **fields})
 
 
 async def wait_for(world: World, job: str, state: str) -> Any:
@@ -71,16 +72,56 @@ def test_a_job_is_submitted_by_form_and_followed_to_its_end(tmp_path: Path) -> N
 def test_a_refused_job_leaves_the_form_as_it_was_filled_in(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         async with world.browser() as browser:
-            await browser.open("/projects/p/new-prediction-job")
-            fields = {"job": "one", "target": "nothing/v1", "input_paths": "/a/*\n/b", "output_path": "/out"}
-            page = await browser.post(
-                "/projects/p/new-prediction-job", {**fields, "data_format": "JSON"}, 404
-            )
-            assert 'value="nothing/v1"' in page
-            assert "/a/*\n/b" in page
-            assert 'role="alert"' in page
+            await browser.open(FORM)
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "b").touch()
+            paths = f"{tmp_path}/a/*\n{tmp_path}/a/b"
+            fields = {"job": "one", "target": "nothing/v1", "input_paths": paths, "output_path": "/out"}
+            for field, status, changed in (
+                ("target", 404, {}),
+                ("output_path", 400, {"output_path": "out"}),
+                ("job", 400, {"job": "1 is no id"}),
+            ):
+                page = await browser.post(FORM, {**fields, "data_format": "JSON", **changed}, status)
+                assert f'id="error-{field}">' in page, visible_text(page)
+                assert f'value="{changed.get("target", "nothing/v1")}"' in page
+                assert paths in page
+                assert 'role="alert"' in page
 
     run_jobs(tmp_path, main)
+
+
+def test_input_that_does_not_exist_is_said_at_its_field_and_nothing_is_created(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        (tmp_path / "input").mkdir()
+        (tmp_path / "input" / "<b>.jsonl").touch()
+        given = f"{tmp_path}/input/*\n{tmp_path}/imput/*"
+        fields = {"job": "one", "target": "/model", "input_paths": given, "output_path": f"{tmp_path}/out"}
+        async with world.browser() as browser:
+            await browser.open(FORM)
+            page = await browser.post(FORM, {**fields, "data_format": "JSON"})
+            said = page.partition('id="error-input_paths">')[2].partition("</span>")[0]
+            assert f"Do you mean {tmp_path}/input/*?" in said
+            assert f">{given}</textarea>" in page
+            taken = f"{tmp_path}/input/*\n{tmp_path}/input/*"
+            assert f'name="replacement" value="{taken}"' in page
+            page = await browser.post(FORM, {**fields, "data_format": "JSON", "replacement": taken})
+            assert f">{taken}</textarea>" in page
+            assert "error-input_paths" not in page
+            assert (await world.api.client.get(f"/v1{JOBS}")).json() == {}
+
+    run_jobs(tmp_path, main)
+
+
+def test_only_who_may_submit_jobs_is_told_which_files_exist(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.api.bind("projects/p", ml_viewer="user:ann@example.com")
+        async with world.browser() as ann:
+            await ann.sign_in(await world.api.token("user:ann@example.com"))
+            fields = {"job": "one", "target": "/model", "input_paths": f"{tmp_path}/x", "output_path": "/out"}
+            assert "There is no file" not in await ann.post(FORM, fields, 403)
+
+    run_jobs(tmp_path, main, access="on")
 
 
 def test_the_list_shows_states_and_why_jobs_wait_and_is_filtered(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from serving.gateway.console.field_parsers import (
     locate_error,
     parse_json_object,
     parse_labels,
+    replace_line,
     split_lines,
 )
 from serving.gateway.console.forms import EMPTY_FORM, Form
 from serving.gateway.console.pages.jobs import FINAL_STATES, JOB_PATH
 from serving.gateway.console.visit import Visit, action, page
+from serving.gateway.control.file_check import MissingInput
 from serving.names import StudyName
 
 Json = dict[str, Any]
@@ -47,6 +49,7 @@ _FIELDS = frozenset(
         "labels",
     }
 )
+_MORE_FIELDS = frozenset({"hyperparameters", "deploy_model", "deploy_version", "region", "labels"})
 _RENAMED = {
     "job_id": "job",
     "deploy": "deploy_model",
@@ -60,24 +63,43 @@ _MAX_LINES = 30
 
 async def show_form(visit: Visit) -> Response:
     visit.require("projects.jobs.create", project=visit.project)
-    return _render_form(visit, EMPTY_FORM, None)
+    return _render_form(visit, EMPTY_FORM)
 
 
 async def submit_job(visit: Visit) -> Response:
+    """Nothing is created while a package does not exist."""
     form, project = await visit.read_form(), visit.path["project"]
+    visit.require("projects.jobs.create", project=project)
+    if form["replacement"]:
+        return _render_form(visit, form.replace(package_uris=form["replacement"]))
     try:
-        await visit.call("projects.jobs.create", body=_build_job(form), project=project)
+        job = _build_job(form)
+        packages = split_lines(form["package_uris"])
+        missing = await visit.console.input_checker.find_missing(packages, takes_stars=False)
+        if missing.message:
+            return _render_form(visit, form, missing=missing)
+        await visit.call("projects.jobs.create", body=job, project=project)
     except ServingError as error:
-        return _render_form(visit, form, error)
+        return _render_form(visit, form, error=error)
     return visit.redirect(JOB_PATH.format(project=project, job=form["job"]), notice="The job was submitted.")
 
 
-def _render_form(visit: Visit, form: Form, error: ServingError | None) -> Response:
+def _render_form(
+    visit: Visit, form: Form, *, error: ServingError | None = None, missing: MissingInput | None = None
+) -> Response:
+    field_errors = locate_error(error, _FIELDS, _RENAMED)
+    replacement = ""
+    if missing is not None:
+        field_errors = {"package_uris": missing.message}
+        replacement = replace_line(form["package_uris"], missing.pattern, missing.suggestion)
     return visit.render(
         "training_job_form.html",
         status=200 if error is None else http_status(error),
         error=error,
-        field_errors=locate_error(error, _FIELDS, _RENAMED),
+        field_errors=field_errors,
+        is_more_wrong=bool(field_errors.keys() & _MORE_FIELDS),
+        replacement=replacement,
+        suggestion="" if missing is None else missing.suggestion,
         form=form,
         job_id=form["job"] or f"training_{time.strftime('%Y%m%d_%H%M%S', time.gmtime())}",
         tiers=[(one, one) for one in _TIERS],

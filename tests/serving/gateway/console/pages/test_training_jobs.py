@@ -86,6 +86,35 @@ def test_what_is_wrong_stands_at_its_field(tmp_path: Path) -> None:
     run_console(tmp_path, main)
 
 
+def test_a_package_that_does_not_exist_is_said_at_its_field(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            await browser.open(FORM)
+            fields = build_fields(tmp_path, package_uris=f"{tmp_path}/trainer.tar.gs")
+            errors = read_errors(await browser.post(FORM, fields))
+            assert list(errors) == ["package_uris"]
+            assert f"Do you mean {tmp_path}/trainer.tar.gz?" in errors["package_uris"]
+            page = await browser.post(FORM, {**fields, "replacement": f"{tmp_path}/trainer.tar.gz"})
+            assert f">{tmp_path}/trainer.tar.gz</textarea>" in page
+            assert read_errors(page) == {}
+            assert (await world.api.client.get("/v1/projects/p/jobs")).json() == {}
+
+    run_console(tmp_path, main)
+
+
+def test_the_form_marks_what_must_be_filled_in(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            page = await browser.open(FORM)
+            fields = re.findall(r'<(?:input|textarea) id="field-(\w+)"([^>]*)>', page)
+            needed = {name for name, attributes in fields if " required" in attributes}
+            assert needed == {"job", "package_uris", "python_module"}
+            for name in needed:
+                await browser.post(FORM, build_fields(tmp_path, **{name: ""}), 400)
+
+    run_console(tmp_path, main)
+
+
 def test_curves_are_drawn_from_event_files(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         write(tmp_path / "job" / "events.tfevents", ("<i>loss", 0, 2.0), ("<i>loss", 5, 1.0))

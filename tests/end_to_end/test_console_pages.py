@@ -78,7 +78,8 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def test_a_model_is_deployed_by_form(server: Server, page: Page, files: Files) -> None:
     page.goto(f"{server.url}/console/")
-    page.get_by_role("link", name="Deploy").click()
+    page.locator("summary", has_text="Pages: Overview").press("Enter")
+    page.get_by_role("link", name="Deploy").press("Enter")
     page.get_by_label("Model", exact=True).fill("flowers")
     page.get_by_label("Folder with the model's files").fill(str(files.root / "sklearn"))
     page.get_by_label("Folder with the model's files").press("Enter")
@@ -271,6 +272,26 @@ def test_a_visitor_switches_between_projects(server: Server, page: Page) -> None
     page.get_by_role("link", name="All projects").click()
     page.get_by_role("heading", name="Versions of all projects").wait_for()
     server.call("DELETE", "projects/elsewhere/models/m")
+
+
+def test_the_navigation_is_one_row_on_a_narrow_screen(server: Server, page: Page, browser: Browser) -> None:
+    """Its menus work without scripts; with them Escape closes one."""
+    page.goto(f"{server.url}/console/projects/local/jobs")
+    menu = page.locator("summary", has_text="Pages: Jobs")
+    assert page.locator("header").evaluate("one => one.offsetHeight") < 60
+    menu.click()
+    assert fits(page)
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("link", name="Settings").is_visible()
+    page.set_viewport_size({"width": 1280, "height": 740})
+    assert page.get_by_role("link", name="Settings").is_visible()
+    assert not menu.is_visible()
+    without = browser.new_page(viewport={"width": 360, "height": 740}, java_script_enabled=False)
+    without.goto(f"{server.url}/console/projects/local/jobs")
+    without.locator("summary", has_text="Pages: Jobs").click()
+    without.get_by_role("link", name="Operations").click()
+    without.get_by_role("heading", name="Operations").wait_for()
+    without.close()
 
 
 def test_trials_are_drawn(page: Page) -> None:

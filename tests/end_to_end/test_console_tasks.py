@@ -118,10 +118,15 @@ def sign_in(page: Page, server: Server, token: str) -> None:
     page.get_by_label("Token").press("Enter")
 
 
+def open_access(page: Page) -> None:
+    page.locator("summary", has_text="Pages:").click()
+    page.get_by_role("link", name="Access").click()
+
+
 def test_a_token_is_made_and_revoked(browser: Browser, page: Page, tmp_path: Path) -> None:
     with running_server(tmp_path / "state", "--access", "on", "--pilots", "off") as server:
         sign_in(page, server, (server.state_dir / "admin-token").read_text().strip())
-        page.get_by_role("link", name="Access").click()
+        open_access(page)
         page.get_by_text("Make a token").click()
         page.get_by_label("Whose").fill("user:ann@example.com")
         page.get_by_label("Whose").press("Enter")
@@ -131,7 +136,7 @@ def test_a_token_is_made_and_revoked(browser: Browser, page: Page, tmp_path: Pat
         other = browser.new_page()
         sign_in(other, server, secret)
         other.get_by_text("user:ann@example.com").wait_for()
-        page.get_by_role("link", name="Access").click()
+        open_access(page)
         assert secret not in page.content()
         page.locator("tr", has_text=secret.split("_")[1]).get_by_role("button", name="Revoke").click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()

@@ -96,6 +96,21 @@
     try { await tick(); } finally { busy = false; }
   }, 500);
 
+  // ---- menus: closed by Escape, and by a click or a focus elsewhere
+
+  function closeMenus(except) {
+    document.querySelectorAll(".menu[open]").forEach((menu) => { if (menu !== except) menu.open = false; });
+  }
+
+  document.addEventListener("click", (event) => closeMenus(event.target.closest(".menu")));
+  document.addEventListener("focusin", (event) => closeMenus(event.target.closest(".menu")));
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && document.querySelector(".menu[open]");
+    if (!menu) return;
+    closeMenus();
+    menu.querySelector("summary").focus();
+  });
+
   // ---- times in words
 
   const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });

@@ -54,7 +54,7 @@ def test_pages_belong_to_those_above_them(path: str, title: str) -> None:
 
 def read_menu(page: str) -> dict[str, str]:
     """The pages of projects that the menu of a page leads to."""
-    menu = page.partition('<details class="menu">')[2].partition("</details>")[0]
+    menu = page.partition('<details class="menu" name="menu">')[2].partition("</details>")[0]
     return {name: path for path, name in re.findall(r'href="([^"]+)"[^>]*>([^<]+)</a>', menu)}
 
 

@@ -31,7 +31,8 @@ IN_VAIN: Final = "in_vain"
 IN_NODE: Final = "in_node"
 _GATEWAY: Final = "gateway"
 _START_WORDS: Final[Mapping[str, str]] = {
-    "queue": "before its start began",
+    "queue": "before it began",
+    "start": "launch",
     "load": "load",
     "warm": "warm-up",
 }
@@ -145,9 +146,9 @@ def _describe_node(wait: RecordedWait) -> Iterator[str]:
     phases = wait.phases
     waited = sum(phases.get(name, 0.0) for name in WAIT_PHASES)
     if any(phases.get(name) for name in WAIT_PHASES[1:]):
-        words = {"start": "fork" if wait.forked else "process", **_START_WORDS}
-        parts = _list_parts(phases, {name: words[name] for name in WAIT_PHASES}, least=waited / 100)
-        yield f"Waited {format_milliseconds(waited)} for a node to start: {parts}."
+        parts = _list_parts(phases, _START_WORDS, least=waited / 100)
+        kind = "forked" if wait.forked else "cold"
+        yield f"Waited {format_milliseconds(waited)} for the {kind} start of a node: {parts}."
     elif waited:
         yield f"Waited {format_milliseconds(waited)} for a place in a node: all were taken."
     if vain := phases.get(IN_VAIN):

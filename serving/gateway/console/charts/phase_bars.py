@@ -12,8 +12,8 @@ from serving.gateway.observability.prediction_stats import PhaseHistograms
 from serving.latency_histograms import HistogramSnapshot
 
 BAR_WIDTH: Final = 600
-# Phases of the start of a node, as they are called on a page.
-START_PHASES: Final[Mapping[str, str]] = {"start": "process", "load": "load", "warm": "warm-up"}
+# Phases of the start of a node, as they are called on a page: "start" is the whole there.
+START_PHASES: Final[Mapping[str, str]] = {"start": "launch", "load": "load", "warm": "warm-up"}
 _TOTAL: Final = "total"
 _LEAST_SHARE: Final = 0.01
 # What no phase has of an answer: frames between gateway and node, and waits of these for a processor.
@@ -29,7 +29,7 @@ _WARM_MEANINGS: Final[Mapping[str, str]] = {
 _COLD_MEANINGS: Final[Mapping[str, str]] = {
     _TOTAL: "from its first byte to its answer",
     "queue": "waited for the start to begin",
-    "start": "waited for the process of a node",
+    "start": "waited for a node's process to be there",
     "load": "waited for the model to load",
     "warm": "waited for a node to warm up",
 }
@@ -167,7 +167,7 @@ def _build_rows(
         bars[_TOTAL] = BarPart(_TOTAL, compute_mean(own), 0, BAR_WIDTH)
     return [
         PhaseRow(
-            name,
+            START_PHASES.get(name, name),
             meanings[name],
             sum(phases[name].counts),
             compute_mean(phases[name]),

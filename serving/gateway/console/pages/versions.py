@@ -18,6 +18,7 @@ from serving.gateway.console.charts.history_view import (
     HistoryView,
     view_history,
 )
+from serving.gateway.console.charts.phase_bars import START_PHASES
 from serving.gateway.console.field_parsers import fill_texts, locate_error, parse_json_object, parse_texts
 from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
@@ -338,7 +339,7 @@ def _read_phases(reply: Reply) -> list[tuple[str, float]]:
     """The phases of `Server-Timing`, with their milliseconds."""
     timing = b", ".join(value for name, value in reply.headers if name.lower() == b"server-timing")
     pairs = (phase.partition(";dur=") for phase in timing.decode("latin-1").split(", ") if phase)
-    return [(name, float(milliseconds)) for name, _, milliseconds in pairs]
+    return [(START_PHASES.get(name, name), float(milliseconds)) for name, _, milliseconds in pairs]
 
 
 ROUTES = (

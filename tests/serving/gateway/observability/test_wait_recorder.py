@@ -60,10 +60,11 @@ def test_a_wait_for_a_start_is_told_by_its_phases() -> None:
         "parse": 0.0005, "infer": 0.003,
     }  # fmt: skip
     assert describe_wait(forked) == (
-        "Waited 100 ms for a node to start: 5.0 ms before its start began, 15 ms fork, 60 ms load, 20 ms "
-        "warm-up. Then 3.0 ms computing, 2.5 ms on the way to the node and back."
+        "Waited 100 ms for the forked start of a node: 5.0 ms before it began, 15 ms launch, 60 ms load, "
+        "20 ms warm-up. Then 3.0 ms computing, 2.5 ms on the way to the node and back."
     )
-    assert "15 ms process" in describe_wait(cold)
+    assert "for the cold start of a node" in describe_wait(cold)
+    assert "15 ms launch" in describe_wait(cold)
     assert describe_wait(cold).endswith("Then 3.0 ms in the node, which reads, queues and computes.")
 
 

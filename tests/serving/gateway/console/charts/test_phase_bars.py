@@ -21,7 +21,7 @@ def test_starts_share_a_scale() -> None:
 
     assert (first.how, first.count, first.total) == ("forked", 3, 0.1)
     assert first.parts == [
-        BarPart("process", 0.02, 0, 12),
+        BarPart("launch", 0.02, 0, 12),
         BarPart("load", 0.05, 12, 30),
         BarPart("warm-up", 0.03, 42, 18),
     ]

@@ -22,6 +22,7 @@ from serving.gateway.observability.prediction_stats import PredictionStats
 
 # Of how many seconds "now" is.
 RECENT_SECONDS = 10
+_MINUTE = 60
 _INTERVAL, _MAX_PAUSE = 1.0, 30.0
 _MOST_MISSED = 10
 # Seconds after which the history of a version that did nothing is empty, and dropped.
@@ -73,6 +74,11 @@ class HistoryRecorder:
         if history is None:
             return None
         return combine_figures(history.read(GRAINS[0], self._recorded_at, RECENT_SECONDS)[1])
+
+    def read_last_minute(self, uid: str) -> list[Figures]:
+        """The figures of each of its seconds, the oldest first; none for a version without a history."""
+        history = self._histories.get(uid)
+        return [] if history is None else history.read(GRAINS[0], self._recorded_at, _MINUTE)[1]
 
     def read_phase_sample(self, uid: str) -> tuple[PhaseSample, float] | None:
         """The sums of some minutes ago, and how many seconds ago that was; None where all is more recent."""

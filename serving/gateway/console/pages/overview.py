@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from autoscaler.pools import NodeState, PilotState, PilotStatus
+from serving.gateway.console.charts.slow_versions import find_slow_limit, is_slow
 from serving.gateway.console.projects import Elsewhere
 from serving.gateway.console.rendering import SharedPart, iterate_in_turns
 from serving.gateway.console.services import ConsoleServices
@@ -113,7 +114,8 @@ class VersionRow(NamedTuple):
     """A version; `condition` is its state in words, `nodes` are the states of its nodes.
 
     `memory` is what these take, in bytes. `recent` has the figures of the last seconds, None for a version
-    that did nothing for a day, or sleeps.
+    that did nothing for a day, or sleeps and has not answered in these seconds: one that falls asleep keeps
+    its figures for that long. `is_slow`: beside the others, see `slow_versions`.
     """
 
     uid: str
@@ -124,6 +126,12 @@ class VersionRow(NamedTuple):
     queued: int = 0
     memory: int = 0
     recent: Figures | None = None
+    is_slow: bool = False
+
+    @property
+    def p99(self) -> float:
+        """0 without an answer."""
+        return 0.0 if self.recent is None else self.recent.p99
 
     @property
     def rate(self) -> float | None:
@@ -255,9 +263,10 @@ def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: 
         pages = max(1, -(-len(matching) // _PAGE_SIZE))
         first = (min(max(chosen.page, 1), pages) - 1) * _PAGE_SIZE
         shown_rows = matching[first : first + _PAGE_SIZE]
+        rows = [_build_row(console, *one) async for one in iterate_in_turns(shown_rows, _TURN)]
         return {
             "chosen": chosen,
-            "rows": [_build_row(console, *one) async for one in iterate_in_turns(shown_rows, _TURN)],
+            "rows": _mark_slow(console, rows),
             "filters": list(_list_filters(chosen, counts)),
             "all": counts.total(),
             "asleep": counts["asleep"],
@@ -268,6 +277,19 @@ def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: 
         }
 
     return SharedPart("_versions.html", (shown, chosen), console.read_state(), read_values)
+
+
+def _mark_slow(console: ConsoleServices, rows: Sequence[VersionRow]) -> list[VersionRow]:
+    """The last minute is asked for of those alone that stand out now."""
+    limit = find_slow_limit([row.p99 for row in rows])
+
+    def stands_out(row: VersionRow) -> bool:
+        if row.p99 < limit:
+            return False
+        seconds = console.history.read_last_minute(row.uid)
+        return is_slow(limit, row.p99, [figures.p99 for figures in seconds])
+
+    return [row._replace(is_slow=True) if stands_out(row) else row for row in rows]
 
 
 def _find_group(condition: str) -> str:
@@ -324,8 +346,10 @@ def _build_row(
 ) -> VersionRow:
     """Without a snapshot: of a version that is asleep, or cannot be served."""
     if snapshot is None:
-        condition = "asleep" if _is_asleep(console, record) else describe_condition(record, None)
-        return VersionRow(record.uid, link, condition)
+        if not _is_asleep(console, record):
+            return VersionRow(record.uid, link, describe_condition(record, None))
+        recent = console.history.read_recent(record.uid)
+        return VersionRow(record.uid, link, "asleep", recent=recent if recent and recent.requests else None)
     return VersionRow(
         uid=record.uid,
         link=link,

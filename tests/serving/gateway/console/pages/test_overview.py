@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from serving.gateway.access.policy import ADMIN
+from serving.gateway.observability.history import Figures, VersionHistory
+from serving.gateway.observability.history_recorder import RECENT_SECONDS
 from tests.many_versions import VERSIONS, deploy
 from tests.serving.gateway.console.world import Browser, World, run, visible_text
 
@@ -62,7 +64,7 @@ def test_many_versions_are_shown_in_pages(tmp_path: Path) -> None:
             assert "Page 3 of 3, 210 versions" in visible_text(last)
             assert 'href="/console/?state=asleep&amp;page=2"' in first
             assert 'href="/console/?state=asleep&amp;page=2"' in last
-            assert "Page" not in visible_text(await browser.open("/?name=m020"))
+            assert "Page 1 of" not in visible_text(await browser.open("/?name=m020"))
 
     deploy(tmp_path / "state", 21)
     run(tmp_path / "state", main)
@@ -163,4 +165,34 @@ def test_many_viewers_at_once_get_the_same(tmp_path: Path) -> None:
             assert found[0][0].count(">asleep</span>") == 5 * VERSIONS
 
     deploy(tmp_path / "state", 5)
+    run(tmp_path / "state", main)
+
+
+def test_a_version_that_falls_asleep_keeps_its_figures_for_some_seconds(tmp_path: Path) -> None:
+    """So that rows do not empty and fill while their versions sleep and wake; what stands out is marked."""
+
+    async def main(world: World) -> None:
+        recorder = world.gateway._history
+        quick, slow, *_ = [record.uid for record in world.gateway._catalog.state.sorted_versions]
+
+        def record_answers(ended: int) -> None:
+            for uid, p99 in ((quick, 0.004), (slow, 0.9)):
+                history = recorder._histories[uid] = VersionHistory(ended - 60)
+                for second in range(ended - 4, ended + 1):
+                    history.record(second, Figures(2, 0, p99 / 2, p99, 1))
+
+        async with world.browser() as browser:
+            record_answers(recorder._recorded_at)
+            first, second, third, *_ = re.findall(
+                r'<tr id="version-.*?</tr>', await browser.open("/"), re.DOTALL
+            )
+            assert re.search(r'data-label="Answers/s">\s*1\s*<', first)
+            assert ("slow: why?" in first, "slow: why?" in second) == (False, True)
+            assert '/versions/v1#where-time-goes"' in second
+            assert [row.count("<td></td>") for row in (first, second, third)] == [0, 0, 7]
+            assert all(">asleep</span>" in row for row in (first, second, third))
+            record_answers(recorder._recorded_at - RECENT_SECONDS)
+            assert "data-label" not in (await open_part(browser, "/versions?state=asleep"))[0]
+
+    deploy(tmp_path / "state", 1)
     run(tmp_path / "state", main)

@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench settings protos constraints clean
+.PHONY: help demo test soak cluster check format bench settings protos constraints clean
 
 help:         ## show this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -39,13 +39,17 @@ demo: $(READY)   ## train as a job, deploy one model of each kind, predict with 
 
 test: $(READY) $(CLIENTS)/.ready ## run the tests (minutes)
 	@echo "== tests"
-	@$(PYTEST) -m 'not soak and not alone' --numprocesses auto
+	@$(PYTEST) -m 'not soak and not alone and not cluster' --numprocesses auto
 	@echo "== tests that need the machine for themselves"
 	@$(PYTEST) -m 'alone and not soak'
 
 soak: $(READY)   ## run the long forms of the tests, an hour of random faults among them (two hours)
 	@echo "== long tests"
 	@$(PYTEST) -m soak -v --durations 0 --durations-min 1
+
+cluster: $(READY) ## run the tests on a Kubernetes control plane, which is built the first time (half an hour)
+	@echo "== tests on Kubernetes"
+	@$(PYTEST) -m cluster tests/cluster -v
 
 bench: $(READY)  ## fail if serving became slower; measure parsing and batch beside references
 	@echo "== serving"

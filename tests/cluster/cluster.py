@@ -121,6 +121,15 @@ class Cluster:
             check=True,
         ).stdout
 
+    def create_token(self) -> None:
+        """In one pod; returns when all know it."""
+        created = self.run_in_pod(self.list_ready()[0], "tokens", "create", "user:admin@localhost")
+        self.token = next(word for word in created.split() if word.startswith("plt_"))
+        for pod in self.list_pods():
+            url = f"http://{pod['status']['podIP']}:8080/v1/projects/p/models"
+            knows = lambda url=url: httpx.get(url, headers=self.headers).status_code == 200  # noqa: E731
+            until(knows, "it knows the token")
+
     def signal_pod(self, pod: str, number: signal.Signals) -> None:
         """To the server of a pod and all that it has started."""
         status = self.control_plane.get("pod", pod)["status"]["containerStatuses"][0]
@@ -182,8 +191,7 @@ def running_cluster(folder: Path, **values: Any) -> Iterator[Cluster]:
         stack.enter_context(running_part(folder, *proxy))
         cluster = Cluster(control_plane, folder, f"http://127.0.0.1:{port}")
         cluster.install(postgres.create_database(), **values)
-        created = cluster.run_in_pod(cluster.list_ready()[0], "tokens", "create", "user:admin@localhost")
-        cluster.token = next(word for word in created.split() if word.startswith("plt_"))
+        cluster.create_token()
         yield cluster
 
 

@@ -208,7 +208,9 @@ class Pod:
                     (folder / key).write_bytes(value)
         self.folder.mkdir(parents=True, exist_ok=True)
         return {
-            mount["mountPath"]: folders[mount["name"]] for mount in self.container.get("volumeMounts", [])
+            mount["mountPath"]: folders[mount["name"]]
+            for mount in self.container.get("volumeMounts", [])
+            if mount["mountPath"] != "/tmp"
         }
 
     # ---- probes
@@ -319,9 +321,10 @@ class Kubelet:
         self._addresses = self._iterate_addresses()
 
     async def run(self) -> None:
-        """Until SIGTERM; then all of its pods are killed."""
+        """Until SIGTERM or SIGINT; then all of its pods are killed."""
         stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         work = [asyncio.create_task(self._keep_node()), asyncio.create_task(self._watch_pods())]
         await asyncio.wait([asyncio.create_task(stop.wait()), *work], return_when=asyncio.FIRST_COMPLETED)
         for task in (*work, *self._tasks):

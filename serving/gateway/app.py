@@ -573,6 +573,8 @@ class Gateway:
         self._pilot_start = self._supervisor.start_task(
             "lighting", self._pool.wait_for_pilots(_PILOTS_READY_WITHIN)
         )
+        if (peers := self._peers) is not None:
+            self._pilot_start.add_done_callback(lambda _: peers.end_start())
         self._activator.connect_waker(RefusalCountingWaker(self._autoscaler, self._metrics))
         closing.push_async_callback(self._reconciler.persist_usage, self._catalog)
         closing.callback(self._bucket_curves.stop)

@@ -107,6 +107,11 @@ class ServerPeers:
             await self._server.start(self._listener)
             self._loops = self._placement.start(supervisor)
 
+    def end_start(self) -> None:
+        """Versions may be placed here from now on: pilots are ready."""
+        if self._placement is not None:
+            self._placement.end_start()
+
     def begin_drain(self) -> None:
         """Take no more requests of others."""
         if self._server is not None:
@@ -154,6 +159,7 @@ class ServerPeers:
             memory_bytes=max(1, config.memory_bytes or pool.free_memory()),
             processors=pool.count_cores(),
             weight=WEIGHT_STEPS,
+            starting=True,
         )
 
 

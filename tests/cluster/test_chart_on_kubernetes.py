@@ -72,7 +72,7 @@ def test_requests_are_answered_by_all_pods(cluster: Cluster) -> None:
     """And a request takes one hop to the pod that has the version awake: of all pods one has a node."""
     for _ in range(20):
         assert cluster.call("POST", f"{MODEL}:predict", {"instances": [[1.0]]}) == {"predictions": [3.0]}
-    states = [cluster.run_in_pod(pod, "nodes", "--json") for pod in cluster.list_ready()]
+    states = [cluster.run_in_pod(pod, "nodes", "--format", "json") for pod in cluster.list_ready()]
     assert sum(MODEL in state and '"pid"' in state for state in states) == 1
 
 

@@ -81,7 +81,9 @@ def test_the_pod_asks_for_no_rights() -> None:
         "automountServiceAccountToken: false",
     ):
         assert line in text
-    assert re.findall(r"mountPath: ([\w/]+)", text) == ["/var/lib/pilotlight", "/tmp"]
+    mounted = re.findall(r"mountPath: ([\w/]+)", text)
+    assert mounted == ["/var/lib/pilotlight", "/tmp", "/etc/pilotlight/peers"]
+    assert "mountPath: /etc/pilotlight/peers, readOnly: true" in text
     assert "persistentVolumeClaim" not in text
 
 

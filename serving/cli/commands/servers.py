@@ -57,4 +57,6 @@ def _describe_state(server: Mapping[str, Any]) -> str:
         return "silent"
     if server["draining"]:
         return "draining"
+    if server["starting"]:
+        return "starting"
     return "alive, not reached" if server["reached"] is False else "alive"

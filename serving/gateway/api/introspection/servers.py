@@ -33,6 +33,7 @@ def _render_server(view: ServerView) -> dict[str, Any]:
         "address": f"{record.host}:{record.port}",
         "folder": record.folder,
         "alive": view.is_alive,
+        "starting": record.starting,
         "draining": record.draining,
         "reached": view.is_reached,
         "ageSeconds": round(view.age, 3),

@@ -191,6 +191,10 @@ class ServerPlacement:
             return
         self._take_in(seen)
 
+    def end_start(self) -> None:
+        """Versions may be placed here; the next round tells the others."""
+        self._own = msgspec.structs.replace(self._own, starting=False)
+
     def begin_drain(self) -> None:
         """Nothing is to be placed here any more; the next round tells the others."""
         self._own = msgspec.structs.replace(self._own, draining=True)
@@ -234,10 +238,7 @@ class ServerPlacement:
         self._seen = seen
         peers = {one.record.id: one.record for one in seen if self._may_reach(one)}
         self._update_clients(peers.values())
-        placed = [one for one in peers.values() if not one.draining]
-        if not self._own.draining:
-            placed.append(self._own)
-        members = tuple(_to_member(one) for one in sorted(placed, key=lambda one: one.id))
+        members = tuple(map(_to_member, select_placed([*peers.values(), self._own])))
         before, self._members = self._members, members
         if _placement_of(before) == _placement_of(members):
             return
@@ -263,6 +264,15 @@ class ServerPlacement:
             if server not in self._clients:
                 client = self._clients[server] = self._connect(address, self._routes.clear)
                 client.probe()
+
+
+def select_placed(records: Iterable[ServerRecord]) -> Sequence[ServerRecord]:
+    """Those of the living servers that versions are placed on, by their ids.
+
+    A server that starts would let requests wait until its pilots are ready; if all start, they wait anyway.
+    """
+    lasting = sorted((one for one in records if not one.draining), key=lambda one: one.id)
+    return [one for one in lasting if not one.starting] or lasting
 
 
 def _to_member(record: ServerRecord) -> Member:

@@ -13,9 +13,9 @@ from tests.serving.cli.conftest import Run
 
 def server(name: str, **more: Any) -> dict[str, Any]:
     usual = {
-        "name": name, "address": "10.0.0.7:8090", "alive": True, "draining": False, "reached": True,
-        "ageSeconds": 0.4, "memoryBytes": 16 << 30, "processors": 8, "load": 0.254, "weight": 16, "nodes": 3,
-        "requests": 2,
+        "name": name, "address": "10.0.0.7:8090", "alive": True, "starting": False, "draining": False,
+        "reached": True, "ageSeconds": 0.4, "memoryBytes": 16 << 30, "processors": 8, "load": 0.254,
+        "weight": 16, "nodes": 3, "requests": 2,
     }  # fmt: skip
     return {**usual, **more}
 
@@ -26,6 +26,7 @@ def test_a_row_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:
         server("a:8080", reached=None),
         server("b:8080", draining=True),
         server("c:8080", reached=False, weight=9),
+        server("e:8080", starting=True),
         server("d:8080", alive=False, draining=True, ageSeconds=75.0),
     ]
     show_servers({"servers": found}, CommandOutput())
@@ -36,6 +37,7 @@ def test_a_row_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:
         "a:8080 10.0.0.7:8090 alive 0.4s 16.0 GiB 8 25% 16/16 3 2",
         "b:8080 10.0.0.7:8090 draining 0.4s 16.0 GiB 8 25% 16/16 3 2",
         "c:8080 10.0.0.7:8090 alive, not reached 0.4s 16.0 GiB 8 25% 9/16 3 2",
+        "e:8080 10.0.0.7:8090 starting 0.4s 16.0 GiB 8 25% 16/16 3 2",
         "d:8080 10.0.0.7:8090 silent 1m15s 16.0 GiB 8 25% 16/16 3 2",
     ]
 

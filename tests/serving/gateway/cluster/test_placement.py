@@ -40,8 +40,10 @@ def count_nodes(member: Member, uid: str) -> int:
 
 
 def is_joined(member: Member) -> bool:
-    clients = placement_of(member)._clients.values()
-    return len(clients) == 1 and all(client.is_connected for client in clients)
+    """Whether it knows the other, reaches it, and knows of both that they have started."""
+    clients, seen = placement_of(member)._clients.values(), placement_of(member)._seen
+    has_started = len(seen) == 2 and not any(one.record.starting for one in seen)
+    return has_started and len(clients) == 1 and all(client.is_connected for client in clients)
 
 
 async def create_version(model: Path, a: Member, b: Member, **version: object) -> tuple[str, Member, Member]:

@@ -96,7 +96,8 @@ class JobAttempt:
             return earlier
         workers = self._choose_workers(items)
         shards = input_shards.plan_shards(items, workers, request.data_format)
-        logger.info("%d files, %d shards, %d workers", len(items), len(shards), workers)
+        counts = {"file": len(items), "shard": len(shards), "worker": workers}
+        logger.info(", ".join(input_shards.count_noun(count, noun) for noun, count in counts.items()))
         folder = self._output.open_work_folder(_digest_plan(request, shards))
         timing = self._run_pipeline(shards, folder, sum(item.size for item in items), workers, limit)
         return self._publish_results(folder, len(shards), limit, timing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,7 +27,9 @@ _PERIODS = (
     ("720", "the last 30 days"),
 )
 # Who is told of in place of a principal.
-_ANYBODY, _UNKNOWN = "anyone (access control is off)", "somebody without a valid token"
+_ANYBODY, _UNKNOWN = "anyone", "somebody without a valid token"
+# In front of what is wrong with a field, for programs.
+_FIELD = re.compile(r"^Field: \S+ Error: ")
 _STATUS_NAMES = {code: name for name, code in RPC_CODES.items()}
 # One at a time: whoever reads the log must not take the server's processors.
 _THREAD = ThreadPool("audit pages", 1, queue=20)
@@ -60,6 +63,7 @@ async def show_audit(visit: Visit) -> Response:
         query=given,
         periods=_PERIODS,
         only_project=project,
+        is_access_on=visit.console.access is not None,
         is_cut=found.is_cut,
         next_query=found.next_position and urlencode({**kept, "position": str(found.next_position)}),
     )
@@ -96,8 +100,8 @@ def _build_row(entry: AuditEntry) -> dict[str, Any]:
     return {
         "time": entry["timestamp"],
         "result": result,
-        "is_error": bool(code),
-        "message": payload.get("status", {}).get("message", ""),
+        "is_error": bool(code) and result != "CANCELLED",
+        "message": _FIELD.sub("", payload.get("status", {}).get("message", "")),
         "principal": payload["authenticationInfo"].get("principalEmail", ""),
         "nobody": _UNKNOWN if result == "UNAUTHENTICATED" else _ANYBODY,
         "method": payload["methodName"].rpartition(".")[2],

@@ -34,7 +34,7 @@ def test_settings_say_where_they_came_from_and_keep_secrets(tmp_path: Path) -> N
             assert "batch_options changed not shown file /etc/p<b>.yaml: batch_options -" in text
             assert "http://…@host:4318 flag --otel-endpoint" in text
             assert "secret" not in page
-            assert "max_body_bytes 32.0 MiB (33554432) default 32.0 MiB (33554432)" in text
+            assert re.search(r"max_body_bytes 32\.0 MiB \(33554432\) default (?!32)", text)
             # In groups, what differs first.
             places = ("Versions, jobs and operations Setting", "jobs changed", "deployments", "batch_options")
             assert sorted(places, key=text.index) == list(places)
@@ -167,7 +167,9 @@ def test_without_access_control_anyone_did_it(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         await world.api.client.post("/v1/projects/p/models", json={"name": "m"})
         async with world.browser() as browser:
-            assert "anyone (access control is off)" in visible_text(await browser.open("/audit"))
+            assert "Access control is off: who calls is not known." in visible_text(
+                await browser.open("/audit")
+            )
 
     run(tmp_path, main)
 

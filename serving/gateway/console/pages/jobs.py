@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -122,10 +123,19 @@ async def _read_job(visit: Visit) -> Json:
         "what": describe_job(job),
         "progress": progress,
         "has_ended": has_ended,
+        "seconds": measure_run(job, datetime.datetime.now(datetime.UTC)),
         "may_cancel": not has_ended
         and job.get("state") != JobState.CANCELLING
         and visit.may("projects.jobs.cancel", **visit.path),
     }
+
+
+def measure_run(job: Json, now: datetime.datetime) -> int | None:
+    """For how many seconds a job has run, from its start to its end or until `now`; None before its start."""
+    if not job.get("startTime"):
+        return None
+    end = datetime.datetime.fromisoformat(job["endTime"]) if job.get("endTime") else now
+    return max(0, round((end - datetime.datetime.fromisoformat(job["startTime"])).total_seconds()))
 
 
 async def show_log(visit: Visit) -> Response:

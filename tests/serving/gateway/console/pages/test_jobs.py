@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 from pathlib import Path
 from typing import Any
 
 from serving.gateway.access.policy import ADMIN
+from serving.gateway.console.pages.jobs import measure_run
 from tests.serving.gateway.console.world import Browser, World, run, visible_text
 from tests.serving.gateway.job_world import FAKE
 
@@ -29,6 +31,17 @@ async def submit(browser: Browser, folder: Path, job: str, *script: str, **field
         "data_format": "JSON",
     }
     return await browser.post(FORM, {**given, **fields})
+
+
+def test_how_long_a_job_has_run() -> None:
+    now = datetime.datetime(2026, 1, 1, 12, 1, tzinfo=datetime.UTC)
+    job = {"startTime": "2026-01-01T12:00:00Z"}
+
+    assert measure_run({}, now) is None
+    assert measure_run(job, now) == 60
+    assert measure_run({**job, "endTime": "2026-01-01T12:00:02Z"}, now) == 2
+    # Clocks are set.
+    assert measure_run(job, now - datetime.timedelta(hours=1)) == 0
 
 
 async def wait_for(world: World, job: str, state: str) -> Any:

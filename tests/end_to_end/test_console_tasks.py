@@ -120,7 +120,8 @@ def sign_in(page: Page, server: Server, token: str) -> None:
 
 
 def open_access(page: Page) -> None:
-    # Not the menu of the page to sign in, which is left just now.
+    # The menu may be open; and that of the page to sign in is not meant, which is left just now.
+    page.keyboard.press("Escape")
     page.locator("summary", has_text=re.compile("Pages: (Overview|Access)")).click()
     page.get_by_role("link", name="Access").click()
 

@@ -34,6 +34,8 @@ _INSTALL_SECONDS = 180
 _SELECTOR = "app.kubernetes.io/name=pilotlight"
 # Seconds until a server that is asked to stop, and has no request left, has ended.
 STOP_DELAY = 4
+# Seconds until a version without requests sleeps.
+IDLE_TIMEOUT = 5
 
 
 @dataclass
@@ -43,13 +45,14 @@ class Cluster:
     control_plane: ControlPlane
     folder: Path
     url: str
+    database: str
     token: str = ""
     _http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=60))
 
-    def install(self, database: str, **values: Any) -> None:
-        """Install the chart, or change the values of the release, and wait until its pods are ready."""
+    def install(self, **values: Any) -> None:
+        """Install the chart, and wait until its pods are ready."""
         self.control_plane.kubectl(
-            "create", "secret", "generic", "database", f"--from-literal=url={database}"
+            "create", "secret", "generic", "database", f"--from-literal=url={self.database}"
         )
         certificates = self.folder / "certificates"
         certificates.mkdir()
@@ -71,7 +74,7 @@ class Cluster:
             "database": {"existingSecret": "database"},
             "peers": {"existingSecret": "peers"},
             "stopDelay": STOP_DELAY,
-            "settings": {"shared_versions_uri": str(self.folder / "shared")},
+            "settings": {"shared_versions_uri": str(self.folder / "shared"), "idle_timeout": IDLE_TIMEOUT},
             "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
         } | values
         file = self.folder / "values.json"
@@ -149,8 +152,12 @@ class Cluster:
         """A model with one version, v."""
         parent, _, name = model.rpartition("/")
         self.call("POST", parent, {"name": name})
-        version = {"name": "v", "deploymentUri": str(folder), "framework": "SCIKIT_LEARN"}
-        self.wait(self.call("POST", f"{model}/versions", version)["name"])
+        self.create_version(f"{model}/versions/v", folder)
+
+    def create_version(self, name: str, folder: Path) -> None:
+        parent, _, version = name.rpartition("/")
+        body = {"name": version, "deploymentUri": str(folder), "framework": "SCIKIT_LEARN"}
+        self.wait(self.call("POST", parent, body)["name"])
 
     def wait(self, operation: str) -> None:
         """Until it is done; the test fails when it has failed."""
@@ -189,8 +196,8 @@ def running_cluster(folder: Path, **values: Any) -> Iterator[Cluster]:
         access = (control_plane.url, control_plane.token)
         proxy = ("tests.cluster.service_proxy", *access, "default", RELEASE, str(port))
         stack.enter_context(running_part(folder, *proxy))
-        cluster = Cluster(control_plane, folder, f"http://127.0.0.1:{port}")
-        cluster.install(postgres.create_database(), **values)
+        cluster = Cluster(control_plane, folder, f"http://127.0.0.1:{port}", postgres.create_database())
+        cluster.install(**values)
         cluster.create_token()
         yield cluster
 

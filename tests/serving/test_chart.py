@@ -50,7 +50,18 @@ def test_the_server_has_every_setting_that_the_chart_sets() -> None:
     text = (CHART / "templates" / "deployment.yaml").read_text()
     given = {name.lower() for name in re.findall(rf"name: {PREFIX}(\w+)\n", text)}
     assert {"state", "host", "port", "stop_delay", "request_timeout", "stop_timeout"} <= given
-    assert given <= SETTINGS
+    assert given | VALUES["settings"].keys() <= SETTINGS
+
+
+def test_no_setting_is_given_twice() -> None:
+    """The chart refuses those that it sets itself, by the value to set instead."""
+    given = (CHART / "templates" / "deployment.yaml").read_text()
+    names = (CHART / "templates" / "_names.tpl").read_text()
+    (table,) = re.findall(r"\$instead := dict(.*?)-\}\}", names, re.DOTALL)
+    words = re.findall(r'"([\w.]*)"', table)
+    refused, instead = set(words[::2]), set(words[1::2]) - {""}
+    assert refused == {name.lower() for name in re.findall(rf"name: {PREFIX}(\w+)\n", given)}
+    assert {name.partition(".")[0] for name in instead} <= VALUES.keys()
 
 
 def test_values_say_how_long_the_server_waits_by_itself() -> None:

@@ -50,3 +50,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ . }}
 {{- end }}
 {{- end }}
+
+{{- /* The variables of a container have to differ, or server-side apply refuses the pod without saying where one is from. */ -}}
+{{- define "pilotlight.refuseSetting" -}}
+{{- $instead := dict
+  "host" "" "port" "" "state_dir" ""
+  "state" "database.existingSecret"
+  "stop_delay" "stopDelay" "request_timeout" "requestTimeout" "stop_timeout" "stopTimeout"
+  "peer_host" "peers.existingSecret" "peer_ca" "peers.existingSecret"
+  "peer_cert" "peers.existingSecret" "peer_key" "peers.existingSecret"
+  "peer_port" "peers.port"
+-}}
+{{- if hasKey $instead . -}}
+{{- $advice := "leave it out, a pod has no other" -}}
+{{- with get $instead . }}{{ $advice = printf "set the value %s instead" . }}{{ end -}}
+{{- fail (printf "settings.%s is the chart's own: %s" . $advice) -}}
+{{- end -}}
+{{- end }}

@@ -102,3 +102,16 @@ def test_an_upgrade_takes_the_number_of_servers_back(control_plane: ControlPlane
 
     install("--force-conflicts", replicas=3)
     assert control_plane.get("deployment", "pilotlight")["spec"]["replicas"] == 3
+
+
+def test_an_upgrade_leaves_the_number_to_the_autoscaler(
+    control_plane: ControlPlane, install: Install
+) -> None:
+    """It begins where it was when autoscaling is switched on, and stays where that has put it."""
+    install("--force-conflicts", replicas=3)
+    scaled = {"mode": "hpa", "minReplicas": 2}
+    install("--force-conflicts", replicas=3, autoscaling=scaled)
+    assert control_plane.get("deployment", "pilotlight")["spec"]["replicas"] == 3
+    control_plane.kubectl("scale", "deployment/pilotlight", "--replicas=4")
+    install("--force-conflicts", replicas=3, autoscaling=scaled)
+    assert control_plane.get("deployment", "pilotlight")["spec"]["replicas"] == 4

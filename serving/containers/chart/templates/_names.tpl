@@ -67,3 +67,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail (printf "settings.%s is the chart's own: %s" . $advice) -}}
 {{- end -}}
 {{- end }}
+
+{{- /* Left out, the number would fall to one whenever autoscaling is switched on. */ -}}
+{{- define "pilotlight.replicas" -}}
+{{- $present := lookup "apps/v1" "Deployment" .Release.Namespace (include "pilotlight.fullname" .) -}}
+{{- if and $present (ne .Values.autoscaling.mode "off") -}}
+{{ $present.spec.replicas }}
+{{- else -}}
+{{ .Values.replicas }}
+{{- end -}}
+{{- end }}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -207,8 +207,10 @@ def _read_index(source: _HashingReader) -> PackIndex:
     names = {file.name for file in index.files}
     if len(names) != len(index.files):
         raise DamagedPackError("a file is in it twice")
+    links = {file.name for file in index.files if file.link}
     for file in index.files:
         _check_file(file)
+        _check_parents(file, links)
     return index
 
 
@@ -219,6 +221,13 @@ def _check_file(file: PackedFile) -> None:
         raise DamagedPackError(f"it names a file {file.name[:100]!a}")
     if file.size < 0 or (file.link and parts[0] != CODE):
         raise DamagedPackError(f"its index cannot be right for {file.name[:100]!a}")
+
+
+def _check_parents(file: PackedFile, links: Collection[str]) -> None:
+    """Raises DamagedPackError for a name below one of the `links`: it would be where the link leads."""
+    parts = file.name.split("/")
+    if links and any("/".join(parts[:count]) in links for count in range(1, len(parts))):
+        raise DamagedPackError(f"{file.name[:100]!a} is below a link")
 
 
 def _copy_content(source: _HashingReader, file: PackedFile, target: Path | None) -> None:

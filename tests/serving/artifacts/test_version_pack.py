@@ -108,6 +108,17 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize("name", ["code/a/b", "code/a/folder/b"])
+def test_no_link_is_made_below_a_link(tmp_path: Path, name: str) -> None:
+    """It would be made where the first one leads."""
+    (tmp_path / "out").mkdir()
+    data, digest = pack_raw(PackedFile("code/a", link=str(tmp_path / "out")), PackedFile(name, link="x"))
+
+    with pytest.raises(DamagedPackError, match="is below a link"):
+        unpack(io.BytesIO(data), digest, tmp_path / "copy", everything)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_model_has_no_links(tmp_path: Path) -> None:
     """Neither in a pack nor in what is packed: it would show files of a server to callers."""
     data, digest = pack_raw(PackedFile("model/a", link="/etc/passwd"))

@@ -49,7 +49,8 @@ from serving.transport.request_head import RequestHead
 
 logger = logging.getLogger(__name__)
 
-# Seconds in which a new connection must prove that it is a peer's, and how many may be about to.
+# Seconds for the handshake of TLS, then to prove that a connection is a peer's, and how many may be about
+# to prove it.
 _HANDSHAKE_SECONDS, _MOST_HANDSHAKES = 5.0, 64
 # The protocol bounds its frames; bodies over `max_body_bytes` are left to the other server.
 _MOST_FRAME_BYTES = 1 << 40
@@ -188,7 +189,13 @@ class PeerServer:
 
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _ServerConnection(self), sock=listener, ssl=self._tls)
+        self._server = await loop.create_server(
+            lambda: _ServerConnection(self),
+            sock=listener,
+            ssl=self._tls,
+            # Without it a connection that says nothing stays for a minute.
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS if self._tls else None,
+        )
 
     def begin_drain(self) -> None:
         """Take no more requests."""

@@ -16,7 +16,7 @@ import uvloop
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, NotFound, ServingError
 from serving.gateway.proxy.node_client import NodeReply, ReceiveBudget
-from serving.gateway.proxy.peers import peer_client
+from serving.gateway.proxy.peers import peer_client, peer_server
 from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
 from serving.gateway.proxy.peers.peer_protocol import (
     ANSWER_SECONDS,
@@ -207,6 +207,29 @@ def test_certificates_are_shown_on_both_sides(tmp_path: Path) -> None:
             assert (await send(client, body).reply()).body == body
             assert not await connect(make_client(port, tls=without))
             assert not await connect(make_client(port))
+
+    run(main)
+
+
+def test_who_begins_no_handshake_of_tls_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers would use up the server's file descriptors."""
+    monkeypatch.setattr(peer_server, "_HANDSHAKE_SECONDS", 0.1)
+    write_certificate(tmp_path)
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    tls = PeerTls.from_settings(ServeConfig(peer_ca=cert, peer_cert=cert, peer_key=key))
+    assert tls is not None
+
+    async def main() -> None:
+        async with serving(lambda call: None, tls.server) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                async with asyncio.timeout(3):
+                    with contextlib.suppress(ConnectionResetError):
+                        assert await reader.read() == b""
+            finally:
+                writer.close()
 
     run(main)
 

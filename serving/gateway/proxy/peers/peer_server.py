@@ -183,7 +183,7 @@ class PeerServer:
         self._tls = tls
         self.max_body_bytes = max_body_bytes
         self.is_draining = False
-        self.connections: set[_ServerConnection] = set()
+        self.connections: dict[_ServerConnection, None] = {}  # in the order in which they came
         self._idle = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -215,10 +215,16 @@ class PeerServer:
         for connection in list(self.connections):
             connection.close_when_sent()
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether too many connections have yet to prove whose they are."""
-        return sum(not connection.is_accepted for connection in self.connections) > _MOST_HANDSHAKES
+    def add_connection(self, connection: _ServerConnection) -> None:
+        """End the oldest connection that is not proven where there are too many of them.
+
+        A peer takes milliseconds for its proof: who says nothing must not keep it out.
+        """
+        self.connections[connection] = None
+        unproven = [one for one in self.connections if not one.is_accepted]
+        if len(unproven) > _MOST_HANDSHAKES:
+            del self.connections[unproven[0]]
+            unproven[0].abort()
 
     def handle(self, call: ForwardedCall) -> None:
         if self.is_draining or len(call.body) > self.max_body_bytes:
@@ -251,10 +257,7 @@ class _ServerConnection(FrameProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._server.connections.add(self)
-        if self._server.is_crowded:
-            self.abort()
-            return
+        self._server.add_connection(self)
         self._timer = asyncio.get_running_loop().call_later(_HANDSHAKE_SECONDS, self._end_handshake)
 
     def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
@@ -288,7 +291,7 @@ class _ServerConnection(FrameProtocol):
     def on_close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         for call in list(self.calls.values()):
             call.disconnect()
         self._server.on_call_ended()

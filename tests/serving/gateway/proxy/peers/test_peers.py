@@ -211,6 +211,20 @@ def test_certificates_are_shown_on_both_sides(tmp_path: Path) -> None:
     run(main)
 
 
+def test_strangers_who_say_nothing_keep_no_server_out() -> None:
+    async def main() -> None:
+        async with serving(lambda call: None) as (server, port):
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(70)]
+            client = make_client(port)
+            assert await connect(client)
+            assert len(server.connections) <= 65
+            client.close()
+            for _, writer in strangers:
+                writer.close()
+
+    run(main)
+
+
 def test_who_begins_no_handshake_of_tls_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,11 +216,13 @@ def test_strangers_who_say_nothing_keep_no_server_out() -> None:
         async with serving(lambda call: None) as (server, port):
             strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(70)]
             client = make_client(port)
-            assert await connect(client)
-            assert len(server.connections) <= 65
-            client.close()
-            for _, writer in strangers:
-                writer.close()
+            try:
+                assert await connect(client)
+                assert len(server.connections) <= 65
+            finally:
+                client.close()
+                for _, writer in strangers:
+                    writer.close()
 
     run(main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -163,3 +164,16 @@ def test_an_event_is_of_its_resource_and_of_those_above() -> None:
             assert not event.concerns(parent)
 
     run(main)
+
+
+def test_events_take_the_memory_of_their_text() -> None:
+    async def main(stream: EventStream, clock: Clock) -> None:
+        tracemalloc.start()
+        try:
+            publish(stream, *range(1000))
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert taken < 1_000_000
+
+    run(main, kept=1000)

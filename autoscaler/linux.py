@@ -176,9 +176,10 @@ def _read_oom_score(pid: int) -> int:
 
 def _list_children(pid: str = "self") -> list[int]:
     found: list[int] = []
-    for task in Path("/proc", pid, "task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended meanwhile
-            found += map(int, task.read_text().split())
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
+        for task in Path("/proc", pid, "task").glob("*/children"):
+            with contextlib.suppress(OSError):  # the thread has
+                found += map(int, task.read_text().split())
     return found
 
 

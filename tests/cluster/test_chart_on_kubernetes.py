@@ -127,18 +127,16 @@ def test_a_node_is_drained(cluster: Cluster, rate: float, report: Report) -> Non
 
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_a_pod_is_lost(cluster: Cluster, rate: float, report: Report, what: signal.Signals) -> None:
-    """What fails had reached that pod: no request that is due once the others know it."""
+    """No request fails that is due once it is noticed."""
     cluster.scale(3)
     victim = cluster.list_ready()[0]
     with asked(cluster, rate, report, f"a pod gets {what.name}") as record:
-        lost = len(record.outcomes)
         begin = time.monotonic()
         cluster.signal_pod(victim, what)
         until(lambda: victim not in cluster.list_ready(), "it is missed", seconds=60)
         noticed = time.monotonic() - begin
         until(lambda: len(cluster.list_ready()) == 3, "it is back", seconds=180)
     report(f"not ready {noticed:.1f} s after {what.name}")
-    assert lost == 0
     late = [one for one in record.failed if one.due > 2 + noticed + 1]
     assert not late, late[:5]
     assert record.longest_gap < _LONGEST_GAP

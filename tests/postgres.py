@@ -86,6 +86,22 @@ class Postgres:
             self.process.wait(timeout=HANG_SECONDS)
             self.process = None
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it stand still: the kernel still takes what is sent to it, and nothing is answered."""
+        assert self.process is not None
+        stopped = [self.process.pid]
+        os.kill(self.process.pid, signal.SIGSTOP)  # first, so that it makes no new ones
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        stopped += [int(pid) for pid in children.split()]
+        for pid in stopped[1:]:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
     def _is_ready(self) -> bool:
         with contextlib.suppress(sa.exc.OperationalError):
             self.execute("SELECT 1")

@@ -88,7 +88,7 @@ class Catalog:
     async def change_with_retry(
         self, rule: Callable[Concatenate[StateDraft, ChangeStamp, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Retries `change` while the state file cannot be written."""
+        """Retries `change` while the state cannot be written."""
         while True:
             try:
                 return await self.change(rule, *args, **kwargs)
@@ -123,7 +123,7 @@ class Catalog:
                 await self._write_lock.acquire()
         except TimeoutError:
             raise Unavailable(
-                f"Other changes have kept the state file busy for {_LOCK_TIMEOUT:g} s. Nothing was changed; "
+                f"Other changes have kept the state busy for {_LOCK_TIMEOUT:g} s. Nothing was changed; "
                 "try again.",
                 retry_after=_RETRY_DELAY,
             ) from None

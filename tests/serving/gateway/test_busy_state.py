@@ -114,7 +114,7 @@ def test_changes_do_not_queue_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         store.fails = False
         slow = asyncio.create_task(catalog.change(models.create_model, "p", Model(name="m")))
         await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match="kept the state file busy"):
+        with pytest.raises(Unavailable, match="kept the state busy"):
             await catalog.change(models.create_model, "p", Model(name="other"))
         store.may_go.set()
         await slow

@@ -83,6 +83,9 @@ _CONNECT_ARGUMENTS = {
     "tcp_user_timeout": 8000,
 }
 _CONNECTIONS = 4
+# Seconds without a byte of an answer after which the database is taken to stand still: longer than it waits
+# for a lock. Where tables are made, another server may be at it.
+SILENCE_SECONDS, _SCHEMA_SILENCE_SECONDS = 8.0, 65.0
 
 
 class Database(NamedTuple):
@@ -97,29 +100,31 @@ def is_database_address(text: str) -> bool:
     return "://" in text
 
 
-def open_database(address: str) -> Database:
+def open_database(address: str, silence_seconds: float = SILENCE_SECONDS) -> Database:
     """Connect, and create or migrate the tables first if needed; one server does it, others wait.
+
+    A call fails after so many seconds without an answer.
 
     Raises InvalidArgument for another kind of address, FailedPrecondition for a newer schema or without the
     driver, Unavailable if the database cannot be reached.
     """
     url = _parse_address(address)
     shown = _describe_address(url)
-    engine = _create_engine(url)
+    preparing = _create_engine(url, _SCHEMA_SILENCE_SECONDS)
     try:
-        with translate_errors(shown), engine.begin() as connection:
+        with translate_errors(shown), preparing.begin() as connection:
             connection.exec_driver_sql(_SCHEMA_LOCK_TIMEOUT)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
-            return Database(engine, shown, _prepare_tables(connection, shown))
-    except BaseException:
-        engine.dispose()
-        raise
+            identity = _prepare_tables(connection, shown)
+    finally:
+        preparing.dispose()
+    return Database(_create_engine(url, silence_seconds), shown, identity)
 
 
 def read_schema_version(address: str) -> int | None:
     """The schema of a database, which is left as it is; None if it has no tables yet. Raises as above."""
     url = _parse_address(address)
-    engine = _create_engine(url)
+    engine = _create_engine(url, SILENCE_SECONDS)
     try:
         with translate_errors(_describe_address(url)), engine.connect() as connection:
             if not sa.inspect(connection).has_table(HEAD.name):
@@ -177,8 +182,10 @@ def _describe_address(url: sa.URL) -> str:
     return shown.set(port=url.port).render_as_string()
 
 
-def _create_engine(url: sa.URL) -> sa.Engine:
+def _create_engine(url: sa.URL, silence_seconds: float) -> sa.Engine:
     try:
+        from serving.gateway.state.shared import bounded_connection  # noqa: PLC0415  needs psycopg
+
         engine = sa.create_engine(
             url,
             connect_args={name: value for name, value in _CONNECT_ARGUMENTS.items() if name not in url.query},
@@ -194,6 +201,7 @@ def _create_engine(url: sa.URL) -> sa.Engine:
             "A state in PostgreSQL (setting state) needs psycopg, which is not installed: "
             "pip install 'pilotlight[postgres]'."
         ) from error
+    bounded_connection.bound_connections(engine, silence_seconds)
     sa.event.listen(engine, "connect", _prepare_session)
     return engine
 

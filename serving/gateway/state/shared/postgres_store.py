@@ -25,6 +25,7 @@ from serving.gateway.state.shared.database import (
     HEAD,
     LEASES,
     RETRY_AFTER,
+    SILENCE_SECONDS,
     describe_database_error,
     open_database,
     translate_errors,
@@ -66,8 +67,8 @@ class PostgresStore:
     Raises what `open_database` raises. Every call raises Unavailable while the database cannot be used.
     """
 
-    def __init__(self, address: str) -> None:
-        self._engine, self.address, self.id = open_database(address)
+    def __init__(self, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._engine, self.address, self.id = open_database(address, silence_seconds)
         self._connection: sa.Connection | None = None  # of the commit that holds the lock
         self.lease = WorkLease(self._engine, self.address)
         self.membership = Membership(self._engine, self.address)

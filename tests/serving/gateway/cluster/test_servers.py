@@ -316,3 +316,33 @@ def test_without_the_database_predictions_go_on(postgres: Postgres, tmp_path: Pa
     finally:
         if postgres.process is None:
             postgres.start()
+
+
+def test_a_database_that_stands_still_is_as_one_that_is_away(postgres: Postgres, tmp_path: Path) -> None:
+    """Its kernel takes what is sent to it, so that only the silence tells."""
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        await a.call("POST", MODELS, {"name": "m"})
+        body = {"name": "v", "deploymentUri": str(model), "framework": "SCIKIT_LEARN"}
+        await a.call("POST", f"{MODELS}/m/versions", body)
+        await b.until_version(V, VersionState.READY)
+
+        with postgres.frozen():
+            refusals = [asyncio.ensure_future(one.send("POST", MODELS, {"name": "n"})) for one in (a, b)]
+            for member in (a, b):  # nodes start, too
+                answer = await member.call("POST", f"/v1/{V}:predict", {"instances": [[1.0]]})
+                assert answer == {"predictions": [3.0]}
+            for refused in await asyncio.gather(*refusals):
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+                assert "cannot be used now" in refused.json()["error"]["message"]
+            # Each round of the loops ends, too.
+            for member in (a, b):
+                for name in ("servers", "changes", "lease"):
+                    await member.until_round_ends(name)
+
+        await a.call("POST", MODELS, {"name": "o"})
+        await b.until_known("o")
+        await find_owner((a, b))
+
+    run(f"{postgres.create_database()}&connect_timeout=2", tmp_path, main, QUICK)

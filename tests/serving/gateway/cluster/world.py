@@ -32,6 +32,8 @@ from tests.serving.gateway.test_in_process_nodes import serve_model
 MODELS = "/v1/projects/p/models"
 JOBS = "/v1/projects/p/jobs"
 USUAL = LeaseTiming()
+# Longer than a busy machine lets a living database wait.
+SILENCE_SECONDS = 3.0
 
 
 class Member:
@@ -39,7 +41,7 @@ class Member:
 
     def __init__(self, address: str, folder: Path, timing: LeaseTiming, **settings: Any) -> None:
         self.folder = folder
-        self.store = PostgresStore(address)
+        self.store = PostgresStore(address, SILENCE_SECONDS)
         self.sharing = StateSharing(self.store, timing)
         self.pools: list[InProcessPool] = []
         self.gateway = Gateway(
@@ -105,6 +107,13 @@ class Member:
             )
             return
         await until(lambda: name not in self.state.versions)
+
+    async def until_round_ends(self, loop: str) -> None:
+        """Until a round of a background loop has begun and ended."""
+        background = self.gateway._supervisor.loops[loop]
+        await until(lambda: background._due is not None)
+        begun = background._due
+        await until(lambda: background._due != begun)
 
     async def until_asleep(self, uid: str) -> None:
         await until(lambda: not self.pools[0].nodes(uid))

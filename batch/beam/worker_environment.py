@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 # Java's words, from Beam's factories of environments.
@@ -21,7 +22,16 @@ def explain_start_failure(kind: str | None, config: str | None, error: str) -> s
         )
     if kind == "EXTERNAL" and any(words in error for words in _NOBODY_ANSWERS):
         return (
-            f"The worker could not be started: no worker pool answers at {config} (--environment_config) on "
+            f"The worker could not be started: no worker pool answers at {_find_pool(config)} "
+            "(--environment_config) on "
             "the cluster's machines. Run `python -m batch.pool` beside each TaskManager or executor."
         )
     return ""
+
+
+def _find_pool(config: str | None) -> str:
+    """The address in --environment_config, without the token that may be beside it."""
+    try:
+        return str(json.loads(config or "")["url"])
+    except (ValueError, KeyError, TypeError):
+        return config or ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from apache_beam.portability.api import (
     beam_fn_api_pb2,
     beam_fn_api_pb2_grpc,
@@ -21,9 +22,10 @@ from apache_beam.portability.api import (
 from google.protobuf import struct_pb2
 
 from batch import boot, worker_signs
-from batch.pool import WorkerPool, serve
+from batch.pool import WorkerPool, is_loopback, main, serve
 from batch.worker_signs import WorkerVersions
 from serving.artifacts.storage import FileStore
+from tests.bounds import HANG_SECONDS
 
 
 class Provision(beam_provision_api_pb2_grpc.ProvisionServiceServicer):
@@ -51,9 +53,9 @@ def provisioned(service: Provision) -> Iterator[str]:
 
 
 @contextmanager
-def pool(limit: int = 4) -> Iterator[Any]:
+def pool(limit: int = 4, token: str = "") -> Iterator[Any]:
     """A client of a pool."""
-    workers = WorkerPool(limit)
+    workers = WorkerPool(limit, token=token)
     server, port = serve("127.0.0.1", 0, workers)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -63,13 +65,17 @@ def pool(limit: int = 4) -> Iterator[Any]:
         workers.close()
 
 
-def start(client: Any, endpoint: str, worker: str = "1-1") -> str:
+def start(client: Any, endpoint: str, **params: str) -> str:
     """The error of a worker's start."""
     described = endpoints_pb2.ApiServiceDescriptor(url=endpoint)
     request = beam_fn_api_pb2.StartWorkerRequest(
-        worker_id=worker, provision_endpoint=described, control_endpoint=described, logging_endpoint=described
+        worker_id="1-1",
+        provision_endpoint=described,
+        control_endpoint=described,
+        logging_endpoint=described,
+        params=params,
     )
-    return str(client.StartWorker(request, timeout=100).error)
+    return str(client.StartWorker(request, timeout=HANG_SECONDS).error)
 
 
 def test_a_worker_of_other_versions_is_not_started(tmp_path: Path) -> None:
@@ -102,25 +108,122 @@ class Idle:
         self.is_ended = True
 
 
+class Caller:
+    """What gRPC tells of a caller."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def peer(self) -> str:
+        return self._address
+
+
+START = beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1")
+STOP = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
+
+
+class IdlePool:
+    """A pool whose workers are idle."""
+
+    def __init__(self) -> None:
+        self.started: list[Idle] = []
+        self.pool = WorkerPool(start=self._start)
+
+    def _start(self, request: Any) -> Idle:
+        self.started.append(Idle(request))
+        return self.started[-1]
+
+    def find_ended(self) -> list[bool]:
+        return [one.is_ended for one in self.started]
+
+
 def test_a_worker_is_not_stopped_for_another_of_the_same_name() -> None:
     """Two TaskManagers share the pool, and each has a worker 1-1."""
-    started: list[Idle] = []
-
-    def start_idle(request: Any) -> Idle:
-        started.append(Idle(request))
-        return started[-1]
-
-    workers = WorkerPool(start=start_idle)
-    stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
+    idle, caller = IdlePool(), Caller("ipv4:127.0.0.1:40000")
     for _ in range(2):
-        workers.StartWorker(beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1"), None)
+        idle.pool.StartWorker(START, caller)
 
-    workers.StopWorker(stop, None)
-    assert [one.is_ended for one in started] == [False, False]
+    idle.pool.StopWorker(STOP, caller)
+    assert idle.find_ended() == [False, False]
 
-    started[0].end()
-    workers.StopWorker(stop, None)
-    assert started[1].is_ended
+    idle.started[0].end()
+    idle.pool.StopWorker(STOP, caller)
+    assert idle.find_ended() == [True, True]
+
+
+def test_a_worker_is_stopped_for_the_machine_that_asked_for_it() -> None:
+    """Its name can be guessed; the port of the caller changes."""
+    idle = IdlePool()
+    idle.pool.StartWorker(START, Caller("ipv4:10.0.0.1:40000"))
+
+    idle.pool.StopWorker(STOP, Caller("ipv4:10.0.0.2:40000"))
+    assert idle.find_ended() == [False]
+
+    idle.pool.StopWorker(STOP, Caller("ipv4:10.0.0.1:50000"))
+    assert idle.find_ended() == [True]
+
+
+def test_a_pool_with_a_token_starts_workers_for_those_who_know_it(tmp_path: Path) -> None:
+    """Others start no process."""
+    other = boot.format_experiment(str(tmp_path)).replace("beam=2.", "beam=1.")
+    with provisioned(Provision(other)) as endpoint, pool(token="0123456789abcdef") as client:
+        refused = [start(client, endpoint), start(client, endpoint, token="0123456789abcdeF")]
+        error = start(client, endpoint, token="0123456789abcdef")
+
+    assert all(one.startswith("This worker pool takes only jobs that know its token") for one in refused)
+    assert "Install the same versions on both sides." in error
+    assert len(worker_signs.read_signs(FileStore(), str(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "safe"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+    ],
+)
+def test_loopback_is_known(host: str, safe: bool) -> None:
+    """By address and by name; what listens everywhere is not loopback."""
+    assert is_loopback(host) is safe
+
+
+@pytest.mark.parametrize(
+    ("flags", "token", "said"),
+    [
+        ((), None, "a --host that is not loopback needs --token-file=FILE."),
+        (("--token-file",), "short", "a token has 16 characters or more."),
+    ],
+)
+def test_a_pool_for_other_machines_needs_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], token: str | None, said: str
+) -> None:
+    """It says so and does not begin to listen."""
+    file = tmp_path / "token"
+    if token is not None:
+        file.write_text(token)
+    with pytest.raises(SystemExit) as ended:
+        main(["--host", "0.0.0.0", "--port", "0", *(part for flag in flags for part in (flag, str(file)))])
+
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_port_has_one_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second one would get some of the calls."""
+    workers = WorkerPool()
+    server, port = serve("127.0.0.1", 0, workers)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["--port", str(port)])
+    finally:
+        server.stop(0)
+
+    assert ended.value.code == 1
+    assert f"The pool cannot listen on 127.0.0.1:{port}: is the port taken?" in capsys.readouterr().err
 
 
 def test_versions_that_differ_are_named() -> None:
@@ -146,4 +249,4 @@ def test_a_worker_ends_with_the_process_that_started_it() -> None:
             assert worker.stdin is not None
             worker.stdin.close()
 
-            assert worker.wait(100) == 3
+            assert worker.wait(HANG_SECONDS) == 3

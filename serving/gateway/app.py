@@ -64,7 +64,7 @@ from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.retention import RecordPruner
 from serving.gateway.control.schema_registry import SchemaRegistry
-from serving.gateway.control.status import ClusterStatus
+from serving.gateway.control.status import ClusterStatus, Readiness, ReadinessState
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, PredictionKind
@@ -488,7 +488,7 @@ class Gateway:
                 input_checker=InputChecker.from_config(self._config, self._environment),
                 health_checks=HealthCheckRunner(self._config, self._environment),
                 write_check=WriteCheck(self._catalog.check_writable),
-                get_unready_reason=self._get_unready_reason,
+                get_readiness=self._get_readiness,
                 metric_curves=MetricCurveReader(self._bucket_curves.read),
             )
         )
@@ -496,7 +496,7 @@ class Gateway:
     def _describe_models(self) -> CatalogModelInfo:
         return CatalogModelInfo(
             self._catalog.state,
-            not self._get_unready_reason(),
+            self._get_readiness().state is ReadinessState.READY,
             self._schema_registry,
             self._statistics,
             self._config.server_name,
@@ -696,17 +696,21 @@ class Gateway:
         else:
             self._supervisor.clear_trouble(_ACCEPT_TROUBLE)
 
-    def _get_unready_reason(self) -> str:
-        """Why the server is not ready; "" if it is."""
+    def _get_readiness(self) -> Readiness:
         if self._is_stop_announced:
-            return "The server is stopping."
+            return Readiness(ReadinessState.STOPPING, "The server is stopping.")
         if not self._is_ready:
-            return "The server is starting or stopping."
+            if self._pilot_start is None:
+                return Readiness(ReadinessState.STARTING, "The server is starting.")
+            return Readiness(ReadinessState.STOPPING, "The server is stopping.")
         if troubles := self._supervisor.list_troubles():
-            return " ".join(troubles)
+            return Readiness(ReadinessState.FAILING, " ".join(troubles))
         if self._pilot_start is not None and not self._pilot_start.done():
-            return "The server is starting: its pilots import the frameworks that versions need."
-        return ""
+            return Readiness(
+                ReadinessState.STARTING,
+                "The server is starting: its pilots import the frameworks that versions need.",
+            )
+        return Readiness()
 
     async def _get_service_info(self, request: Request) -> Response:
         if self._config.console and wants_page(request):
@@ -726,8 +730,9 @@ class Gateway:
         return json_response({"status": "live"})
 
     async def _get_readyz(self, _: Request) -> Response:
-        if reason := self._get_unready_reason():
-            return error_response(Unavailable(reason, retry_after=1))
+        readiness = self._get_readiness()
+        if readiness.state is not ReadinessState.READY:
+            return error_response(Unavailable(readiness.reason, retry_after=1))
         return json_response({"status": "ready"})
 
     async def _get_stats(self, _: Request) -> Response:

@@ -12,7 +12,7 @@ from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.console.charts.metric_curves import MetricCurveReader
 from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck
 from serving.gateway.control.file_check import FileFindings, InputChecker
-from serving.gateway.control.status import ClusterStatus
+from serving.gateway.control.status import ClusterStatus, Readiness
 from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.observability.metrics import Metrics
 from serving.gateway.observability.prediction_stats import PredictionStats
@@ -43,5 +43,5 @@ class ConsoleServices:
     input_checker: InputChecker
     health_checks: HealthCheckRunner
     write_check: WriteCheck
-    get_unready_reason: Callable[[], str]
+    get_readiness: Callable[[], Readiness]
     metric_curves: MetricCurveReader

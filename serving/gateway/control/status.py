@@ -19,6 +19,23 @@ from serving.names import VersionName
 FORKED, COLD = "forked", "cold"
 
 
+class ReadinessState(enum.StrEnum):
+    """FAILING: it is neither starting nor stopping, and cannot do its work."""
+
+    READY = "ready"
+    STARTING = "starting"
+    STOPPING = "stopping"
+    FAILING = "failing"
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether the server should get requests, and why it should not."""
+
+    state: ReadinessState = ReadinessState.READY
+    reason: str = ""
+
+
 class VersionCondition(enum.StrEnum):
     """AWAKE: a node is ready; ASLEEP: none is needed; WAKING: waits for one; FAILING: none can be started."""
 

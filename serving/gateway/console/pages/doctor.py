@@ -36,7 +36,7 @@ def _describe_server(visit: Visit) -> dict[str, Any]:
     snapshots = [one for record in state.versions.values() if (one := status.get_version(record)) is not None]
     conditions = Counter(one.condition.value for one in snapshots)
     return {
-        "unready_reason": console.get_unready_reason(),
+        "readiness": console.get_readiness(),
         "refused_reason": console.write_check.read_trouble(),
         "address": f"{host}:{port}",
         "pid": os.getpid(),

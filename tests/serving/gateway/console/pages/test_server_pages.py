@@ -115,6 +115,36 @@ def test_the_doctor_says_what_is_true_of_the_server_that_runs(tmp_path: Path) ->
     run(tmp_path, main, environment=dict(os.environ), port=0)
 
 
+def test_a_server_that_starts_or_stops_is_no_error(tmp_path: Path) -> None:
+    """Only one that cannot do its work is shown in red."""
+
+    async def main(world: World) -> None:
+        gateway = world.gateway
+        async with world.browser() as browser:
+
+            async def read_readiness() -> str:
+                page = await browser.open("/doctor/server")
+                [found] = re.findall(r"<dt>Ready</dt><dd>(.*?)</dd>", page)
+                return str(found)
+
+            pilots = asyncio.Event()
+            gateway._pilot_start = asyncio.create_task(pilots.wait())  # type: ignore[arg-type]
+            starting = await read_readiness()
+            assert 'data-state="starting"' in starting
+            assert "its pilots import the frameworks" in starting
+            pilots.set()
+            await gateway._pilot_start
+            assert 'data-state="ok"' in await read_readiness()
+
+            gateway.set_accept_trouble("There are no file descriptors.")
+            assert 'data-state="failing"' in await read_readiness()
+            gateway.set_accept_trouble("")
+            gateway.announce_stop()
+            assert 'data-state="stopping"' in await read_readiness()
+
+    run(tmp_path, main)
+
+
 def test_every_page_says_while_changes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And why; it goes by itself."""
     monkeypatch.setattr(health_checks, "_WRITE_CHECK_SECONDS", 0.02)

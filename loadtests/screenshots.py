@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -73,7 +72,8 @@ def _run_demo() -> Generator[str]:
             raise SystemExit("The demo ended before it had traffic.")
         yield address
     finally:
-        process.send_signal(signal.SIGINT)
+        # Not SIGINT: what a script starts in the background ignores it, and so does the demo then.
+        process.terminate()
         process.wait()
 
 

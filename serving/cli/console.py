@@ -1,8 +1,11 @@
-"""Messages on standard error; control characters from other sources are escaped."""
+"""Messages on standard error, with control characters from other sources escaped, and Ctrl-C."""
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 
 from serving.logs.formatters import escape_lines
@@ -57,6 +60,16 @@ def print_error(message: str) -> None:
     """Print an error, in one line."""
     if is_enabled(Verbosity.ERROR):
         _print_line(f"ERROR: {message}")
+
+
+@contextlib.contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C, so that a command cleans up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_line(message: str) -> None:

@@ -25,6 +25,7 @@ from urllib.parse import quote
 import typer
 
 from serving import config
+from serving.cli.console import interrupt_on_sigterm
 from serving.errors import Internal
 from serving.scratch_folders import scratch_folder
 
@@ -83,6 +84,11 @@ def demo(
 
     Example: pilotlight demo
     """
+    with interrupt_on_sigterm():
+        _run_demo(stay=stay)
+
+
+def _run_demo(*, stay: bool) -> None:
     import httpx  # noqa: PLC0415  only this command needs it: start-up time
 
     started = time.monotonic()

@@ -18,7 +18,7 @@ import msgspec
 
 from batch.messages import EXIT_WORKERS_LOST, JobOutcome, JobReport, JobRequest
 from serving.cli.api_client import create_error
-from serving.cli.console import print_note
+from serving.cli.console import interrupt_on_sigterm, print_note
 from serving.config import FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import Internal
 
@@ -43,7 +43,7 @@ def run_batch_process(
     nothing in the output folder.
     """
     try:
-        with _interrupt_on_sigterm():
+        with interrupt_on_sigterm():
             last, code, end = _run_process(request, on_report, on_log_line)
             for attempt in range(2, _MOST_ATTEMPTS + 1):
                 if code != EXIT_WORKERS_LOST:
@@ -64,7 +64,7 @@ def run_batch_process(
 
 def _remove_temporary_files(request: JobRequest) -> None:
     print_note("Removing temporary files ...")
-    with _interrupt_on_sigterm():
+    with interrupt_on_sigterm():
         _run_process(msgspec.structs.replace(request, clean=True), lambda _: None, lambda _: None)
 
 
@@ -163,13 +163,3 @@ def _read_log(stream: IO[bytes], tail: deque[str], on_log_line: LogLineCallback)
         text = line.decode(errors="replace").rstrip()
         tail.append(text)
         on_log_line(text)
-
-
-@contextlib.contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Handle SIGTERM as Ctrl-C, so that the job is cleaned up."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,8 +1,9 @@
-"""What `--stay` adds to the demo: the rest of it is `make demo` itself."""
+"""What `--stay` adds to the demo, and how it ends early: the rest of it is `make demo` itself."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -26,6 +28,17 @@ models = [demo.TrainedModel(kind, Path(), [[1]], [1]) for kind in sys.argv[2:]]
 with httpx.Client(base_url=sys.argv[1]) as plain:
     demo._send_traffic(plain, models)
 print("after", flush=True)
+"""
+
+_TRAINS_FOREVER = """
+import signal, sys
+from serving.cli import main
+from serving.cli.demo import demo
+def train(*_):
+    print("begun", flush=True)
+    signal.pause()
+demo._train_models = train
+main(["demo"])
 """
 
 
@@ -78,3 +91,24 @@ def test_traffic_goes_to_all_models_until_it_is_interrupted(address: str) -> Non
         f"{models}{one}:predict" for one in ("scikit_learn", "xgboost", "custom")
     }
     assert _Answers.asked.most_common(1)[0][0] == f"{models}scikit_learn:predict"
+
+
+def test_a_demo_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
+    """As after Ctrl-C, which does not reach what a script has started in the background."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TRAINS_FOREVER],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            while (line := process.stdout.readline()) != "begun\n":
+                assert line, "it ended"
+            assert list(tmp_path.iterdir())
+            process.terminate()
+            assert process.wait(HANG_SECONDS) == 130
+        finally:
+            process.kill()
+    assert list(tmp_path.iterdir()) == []

@@ -170,13 +170,16 @@ class LocalModelFlags:
     ] = None
 
     def load_node_settings(self, model_dir: str) -> NodeConfig:
-        """The settings of a node that would serve the model."""
+        """The settings of a node that would serve the model.
+
+        Raises BadParameter for flags that exclude each other, InvalidArgument for a folder that is not there.
+        """
         if self.runtime_version and self.interpreter:
             raise typer.BadParameter("Give either --runtime-version or --interpreter, not both.")
         return config.load_config(
             NodeConfig,
             {
-                "model_dir": model_dir,
+                "model_dir": _check_model_dir(model_dir),
                 "framework": self.framework,
                 "prediction_class": self.prediction_class,
                 "prediction_method": self.prediction_method,
@@ -186,6 +189,20 @@ class LocalModelFlags:
                 "long_decimals": self.long_decimals,
             },
         )
+
+
+def _check_model_dir(model_dir: str) -> str:
+    """The URI, or the path of a folder that is there. Raises InvalidArgument."""
+    if "://" in model_dir:
+        return model_dir
+    folder = Path(model_dir).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    what = "is a file" if folder.is_file() else "does not exist"
+    raise InvalidArgument(
+        f"There is no model folder {folder.absolute()}: it {what}. --model-dir takes the folder "
+        "that holds the model's file."
+    )
 
 
 def _find_interpreter(runtime_version: str | None) -> str | None:

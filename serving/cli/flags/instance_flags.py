@@ -54,24 +54,33 @@ class InstanceFlags:
     def content_type(self) -> str:
         return JSON if self.npy is None else NPY
 
-    def read_body(self) -> bytes:
-        """The body to send. Raises InvalidArgument naming the file and the line at fault."""
-        encoders: list[tuple[Path | None, Callable[[str, bytes], bytes]]] = [
-            (self.json_instances, _encode_json_lines),
-            (self.json_request, _check_request),
-            (self.text_instances, _encode_text_lines),
-            (self.npy, _pass_through),
-        ]
-        chosen = [(file, encode) for file, encode in encoders if file is not None]
-        if len(chosen) != 1:
+    def check_flags(self) -> None:
+        """Raises BadParameter unless they name exactly one file."""
+        if sum(file is not None for file, _ in self._list_sources()) != 1:
             raise typer.BadParameter(
                 "Give exactly one of --json-instances, --json-request, --text-instances and --npy."
             )
         if self.npy is not None and self.signature_name is not None:
             raise typer.BadParameter("--signature-name goes into JSON: an array has no place for it.")
-        [(file, encode)] = chosen
+
+    def read_body(self) -> bytes:
+        """The body to send.
+
+        Raises BadParameter as `check_flags`, and InvalidArgument naming the file and the line at fault.
+        """
+        self.check_flags()
+        [(file, encode)] = [(file, encode) for file, encode in self._list_sources() if file is not None]
         body = encode(_describe_file(file), read_file(file))
         return body if self.signature_name is None else _add_signature_name(body, self.signature_name)
+
+    def _list_sources(self) -> list[tuple[Path | None, Callable[[str, bytes], bytes]]]:
+        """The files that may be given, each with what makes a body of it."""
+        return [
+            (self.json_instances, _encode_json_lines),
+            (self.json_request, _check_request),
+            (self.text_instances, _encode_text_lines),
+            (self.npy, _pass_through),
+        ]
 
 
 def _describe_file(file: Path) -> str:

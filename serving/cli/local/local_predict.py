@@ -36,9 +36,11 @@ def predict_locally(
 
     Example: pilotlight local predict --model-dir ./flowers --json-instances instances.jsonl
     """
+    instances.check_flags()
+    # Before instances are read: nobody should type those of a model that is not there.
+    settings = code.load_node_settings(model_dir)
     body = instances.read_body()
     # What the model's code prints goes to standard error, not among the results.
-    settings = code.load_node_settings(model_dir)
     with redirect_stdout(sys.stderr), prepare_model(settings, print_note) as source:
         answer = _compute_answer(source, settings, body, instances.content_type)
     output.show_predictions(orjson.loads(answer))

@@ -170,14 +170,19 @@ def test_a_custom_routine(pilotlight: Run, models_dir: Path, tmp_path: Path) -> 
 
 
 def test_a_local_folder_that_is_no_model(offline: Run, tmp_path: Path) -> None:
-    """Loading says what is missing."""
+    """Loading says what is missing; a folder that is not there goes before instances that are not."""
     (tmp_path / "notes.txt").write_text("no model")
     empty = offline(f"local predict --model-dir {tmp_path} --json-instances -", "[1]\n")
-    missing = offline("local predict --model-dir nowhere --json-instances -", "[1]\n")
+    missing = offline("local predict --model-dir nowhere --json-instances -", "")
+    file = offline(f"local predict --model-dir {tmp_path}/notes.txt --json-instances -", "[1]\n")
 
-    assert (empty.code, missing.code) == (1, 1)
+    assert (empty.code, missing.code, file.code) == (1, 1, 1)
     assert "notes.txt" in empty.err
-    assert "nowhere" in missing.err
+    assert missing.err == (
+        f"ERROR: There is no model folder {Path.cwd()}/nowhere: it does not exist. --model-dir takes the "
+        "folder that holds the model's file.\n"
+    )
+    assert "notes.txt: it is a file" in file.err
 
 
 def test_a_local_folder_by_its_uri(

@@ -784,7 +784,7 @@ def _read_file(kind: type[Any], file: Path | None) -> dict[str, Any]:
 
 
 def _check_value(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
-    converted = _convert_value(hint, value, source)
+    converted = _convert_value(hint, _restore_choice(value, field.metadata["choices"]), source)
     if isinstance(converted, float) and not math.isfinite(converted):
         raise InvalidArgument(f"{source} must be a finite number; it is {converted}.")
     minimum, choices = field.metadata["minimum"], field.metadata["choices"]
@@ -802,6 +802,12 @@ def _check_value(field: dataclasses.Field[Any], hint: Any, value: Any, source: s
         )
         raise InvalidArgument(f"{source} must be one of {allowed}; it is {converted!r}.")
     return converted
+
+
+def _restore_choice(value: Any, choices: Sequence[str]) -> Any:
+    """`on` and `off` where YAML has made true and false of them, also on the way through a variable."""
+    word = {"true": "on", "false": OFF}.get(str(value).lower())
+    return word if word in choices else value
 
 
 # Values that may be allowed besides the choices.

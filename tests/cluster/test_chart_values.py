@@ -59,13 +59,17 @@ def test_settings_go_before_those_of_the_chart(control_plane: ControlPlane, inst
     assert (variables["ACCESS"], variables["LOG_FORMAT"]) == ("on", "text")
     assert variables["IDLE_TIMEOUT"] == "600"
 
+    install(settings={"access": False, "pilots": False}, autoscaling={"mode": False})
+    variables = read_variables(control_plane)
+    assert (variables["ACCESS"], variables["PILOTS"]) == ("false", "false")
+
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"stop_delay": 3}, "settings.stop_delay is the chart's own: set the value stopDelay instead"),
         ({"port": 8000}, "settings.port is the chart's own: leave it out"),
-        ({"access": False}, "/settings/access"),
+        ({"access": "perhaps"}, "/settings/access"),
     ],
 )
 def test_what_cannot_be_set_is_refused_by_its_name(

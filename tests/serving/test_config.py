@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from serving.config import ServeConfig, load_config
@@ -20,3 +22,18 @@ def test_a_port_of_grpc_that_cannot_be_is_refused(value: str) -> None:
         load_config(ServeConfig, {"grpc_port": value})
     for allowed in ("off", "0", "65535"):
         assert load_config(ServeConfig, {"grpc_port": allowed}).grpc_port == allowed
+
+
+def test_on_and_off_need_no_quotes_in_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """YAML makes true and false of them; a chart makes variables of these."""
+    file = tmp_path / "config.yaml"
+    file.write_text("access: on\nmerge_requests: off\npeer_port: off\nconsole: off\n")
+    monkeypatch.setenv("PILOTLIGHT_PILOTS", "false")
+    found = load_config(ServeConfig, {}, file)
+    assert (found.access, found.merge_requests, found.peer_port) == ("on", "off", "off")
+    assert found.pilots == "off"
+    assert found.console is False
+
+    file.write_text("log_format: off\n")
+    with pytest.raises(InvalidArgument, match="log_format must be one of text, json; it is 'False'"):
+        load_config(ServeConfig, {}, file)

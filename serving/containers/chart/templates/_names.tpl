@@ -68,10 +68,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{- /* As a text: YAML reads an off without quotes as false. */ -}}
+{{- define "pilotlight.isAutoscaled" -}}
+{{- if eq (toString .Values.autoscaling.mode) "hpa" }}true{{ end -}}
+{{- end }}
+
 {{- /* Left out, the number would fall to one whenever autoscaling is switched on. */ -}}
 {{- define "pilotlight.replicas" -}}
 {{- $present := lookup "apps/v1" "Deployment" .Release.Namespace (include "pilotlight.fullname" .) -}}
-{{- if and $present (ne .Values.autoscaling.mode "off") -}}
+{{- if and $present (include "pilotlight.isAutoscaled" .) -}}
 {{ $present.spec.replicas }}
 {{- else -}}
 {{ .Values.replicas }}

@@ -7,8 +7,10 @@ too: a reader uses nothing of a pack until that is compared.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +24,8 @@ _LENGTH_BYTES = 8
 # An index of more is no index: 200,000 files take 30 MB.
 _MAX_INDEX_BYTES = 128 << 20
 _CHUNK_BYTES = 1 << 20
+# A link, or a socket, is where a file was.
+_NO_FILE_ERRNOS = (errno.ELOOP, errno.ENXIO)
 
 MODEL, CODE, ARCHIVES, ACCELERATION = "model", "code", "archives", "acceleration"
 """The folders of a version that are packed. Only installed code has links: environments do."""
@@ -160,13 +164,34 @@ def _name_in(top: Path, path: Path) -> str:
 
 
 def _read_content(folder: Path, file: PackedFile) -> Iterator[bytes]:
-    left = file.size
-    with (folder / file.name).open("rb") as stream:
-        while data := stream.read(_CHUNK_BYTES):
+    """As many bytes as the file had when it was listed, whatever has taken its place since.
+
+    A pipe is not waited for, and a device that has no end not read to it.
+    """
+    path, left = folder / file.name, file.size
+    with _open_content(path) as stream:
+        while left and (data := stream.read(min(left, _CHUNK_BYTES))):
             left -= len(data)
             yield data
-    if left:
-        raise Unavailable(f"{folder / file.name} was changed while it was packed; try again.")
+        if left or stream.read(1):
+            raise _changed_error(path)
+
+
+def _open_content(path: Path) -> BinaryIO:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NO_FILE_ERRNOS:
+            raise _changed_error(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _changed_error(path)
+    return os.fdopen(descriptor, "rb")
+
+
+def _changed_error(path: Path) -> Unavailable:
+    return Unavailable(f"{path} was changed while it was packed; try again.")
 
 
 class _HashingReader:
@@ -202,7 +227,7 @@ def _read_index(source: _HashingReader) -> PackIndex:
         raise DamagedPackError(f"its index would take {length} bytes")
     try:
         index = msgspec.json.decode(source.read_exactly(length), type=PackIndex)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedPackError(f"its index cannot be read: {error}") from error
     names = {file.name for file in index.files}
     if len(names) != len(index.files):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
+import socket
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,8 @@ from serving.artifacts.version_pack import (
     write_pack,
 )
 from serving.errors import InvalidArgument, Unavailable
+
+_DEEP = b"pilotlight-pack 1\n" + (100_000).to_bytes(8, "big") + b'{"x":' + b"[" * 100_000
 
 
 def everything(_: PackIndex, __: str) -> bool:
@@ -144,6 +148,7 @@ def test_damage_is_noticed_wherever_it_is(tmp_path: Path) -> None:
         "of another format": b"x" + data[1:],
         "with an endless index": data[:18] + b"\xff" * 8 + data[26:],
         "with a broken index": data[:26] + b"{" + data[26:],
+        "with a deep index": _DEEP,
     }
     for name, broken in damaged.items():
         with pytest.raises(DamagedPackError):
@@ -160,3 +165,43 @@ def test_a_file_that_grows_meanwhile_is_no_part_of_a_pack(tmp_path: Path) -> Non
 
     with pytest.raises(Unavailable, match="was changed"):
         write_pack(folder, index, lambda _: None)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless device", "link to a file as long", "folder", "socket"])
+def test_what_takes_the_place_of_a_file_is_neither_waited_for_nor_packed(tmp_path: Path, kind: str) -> None:
+    folder = make_version(tmp_path / "version")
+    index = PackIndex(list_files(folder))
+    file, secret = folder / "code/packages/user.py", tmp_path / "secret"
+    content = file.read_bytes()
+    file.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(file)
+        case "endless device":
+            file.symlink_to("/dev/zero")
+        case "link to a file as long":
+            secret.write_bytes(b"s" * len(content))
+            file.symlink_to(secret)
+        case "folder":
+            file.mkdir()
+        case "socket":
+            # Paths of sockets are short.
+            with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(file.parent):
+                made.bind(file.name)
+    written = bytearray()
+
+    with pytest.raises(Unavailable, match="was changed"):
+        write_pack(folder, index, written.extend)
+    assert b"ssss" not in written
+
+
+def test_no_more_is_read_of_a_file_than_it_had(tmp_path: Path) -> None:
+    """Who writes to it faster than it is read would fill the disk."""
+    folder = make_version(tmp_path / "version")
+    index = PackIndex(list_files(folder))
+    os.truncate(folder / "code/packages/user.py", 1 << 40)
+    written = bytearray()
+
+    with pytest.raises(Unavailable, match="was changed"):
+        write_pack(folder, index, written.extend)
+    assert len(written) < 4 << 20

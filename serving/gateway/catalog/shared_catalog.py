@@ -47,6 +47,7 @@ class SharedCatalog(Catalog):
         self.revision = 0
         self._token = ""  # of the commit that made the revision
         self.fence: int | None = None
+        self._waiting_refresh: asyncio.Task[None] | None = None
 
     @property
     def owns_work(self) -> bool:
@@ -63,12 +64,23 @@ class SharedCatalog(Catalog):
         self._on_publish(Commit.from_state(self.state))
 
     async def refresh(self) -> None:
-        """Take in all that others have committed by now. Raises Unavailable."""
-        await asyncio.shield(asyncio.ensure_future(self._refresh()))
+        """Take in all that others have committed by now. Raises Unavailable.
+
+        All who ask before the database is asked share one look: any caller of the API may have it asked, and
+        changes wait for the same lock.
+        """
+        if self._waiting_refresh is None:
+            self._waiting_refresh = asyncio.ensure_future(self._refresh())
+        await asyncio.shield(self._waiting_refresh)
 
     async def _refresh(self) -> None:
-        async with self._hold_write_lock():
-            await self._take_in_missed()
+        try:
+            async with self._hold_write_lock():
+                self._waiting_refresh = None
+                await self._take_in_missed()
+        finally:
+            if self._waiting_refresh is asyncio.current_task():
+                self._waiting_refresh = None
 
     async def _take_in_missed(self) -> None:
         missed = await self._run_in_writer(self._shared.read_missed, self.revision, self._token)

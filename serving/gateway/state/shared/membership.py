@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -19,6 +19,12 @@ from serving.gateway.state.shared.database import PEER_SECRET, SERVERS, translat
 _NOW = sa.func.clock_timestamp(type_=sa.DateTime(timezone=True))
 # Rows of servers that did not say that they stop are removed after this time.
 _KEPT = sa.literal(datetime.timedelta(hours=1), sa.Interval)
+_MOST_DOCUMENT_BYTES = 1 << 20
+
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+_MemoryBytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
+_PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+_Load = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,22 +39,25 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     id: str
     name: str
     host: str
-    port: int
+    port: _Port
     machine: str
     folder: str
-    memory_bytes: int
-    processors: int
+    memory_bytes: _MemoryBytes
+    processors: _PositiveInt
     weight: int
-    load: float = 0.0
+    load: _Load = 0.0
     nodes: int = 0
     requests: int = 0
     starting: bool = False
     draining: bool = False
-    owner_counts: Mapping[str, int] = {}
+    owner_counts: Mapping[str, _PositiveInt] = {}
 
 
 class SeenServer(NamedTuple):
-    """A server, and how many seconds ago it renewed its row, by the clock of the database."""
+    """A server, and how many seconds ago it renewed its row, by the clock of the database.
+
+    If that clock was set back since, `age` is how far ahead the row is: nobody renews it any more either.
+    """
 
     record: ServerRecord
     age: float
@@ -62,24 +71,30 @@ class Membership:
         self._address = address
 
     def renew(self, own: ServerRecord) -> list[SeenServer]:
-        """Write the own row; returns all, by name. Rows that cannot be read are of another Pilotlight."""
+        """Write the own row; returns all, by name.
+
+        Placement computes with what is returned: rows that cannot be used are of another Pilotlight, or of a
+        stranger.
+        """
         document = msgspec.json.encode(own)
         insert = postgresql.insert(SERVERS).values(id=own.id, document=document, renewed_at=_NOW)
         renewed = insert.on_conflict_do_update(
             index_elements=["id"], set_={"document": document, "renewed_at": _NOW}
         )
-        age = sa.func.extract("epoch", _NOW - SERVERS.c.renewed_at)
+        is_over = sa.not_(SERVERS.c.renewed_at.between(_NOW - _KEPT, _NOW + _KEPT))
+        age = sa.func.abs(sa.func.extract("epoch", _NOW - SERVERS.c.renewed_at))
+        rows_of_all = sa.select(SERVERS.c.id, SERVERS.c.document, age.label("age")).where(
+            sa.func.octet_length(SERVERS.c.document) <= _MOST_DOCUMENT_BYTES
+        )
         with translate_errors(self._address), self._engine.begin() as connection:
             connection.execute(renewed)
-            connection.execute(sa.delete(SERVERS).where(SERVERS.c.renewed_at < _NOW - _KEPT))
-            rows = connection.execute(sa.select(SERVERS.c.document, age.label("age"))).all()
+            connection.execute(sa.delete(SERVERS).where(is_over))
+            rows = connection.execute(rows_of_all).all()
         seen = []
         for row in rows:
-            try:
-                record = msgspec.json.decode(row.document, type=ServerRecord)
-            except msgspec.DecodeError:
-                continue
-            seen.append(SeenServer(record, max(0.0, float(row.age))))
+            record = _decode_record(row.document)
+            if record is not None and record.id == row.id:
+                seen.append(SeenServer(record, float(row.age)))
         return sorted(seen, key=lambda one: (one.record.name, one.record.id))
 
     def leave(self, server: str) -> None:
@@ -93,3 +108,10 @@ class Membership:
         with translate_errors(self._address), self._engine.begin() as connection:
             connection.execute(made.on_conflict_do_nothing())
             return bytes(connection.execute(sa.select(PEER_SECRET.c.secret)).scalar_one())
+
+
+def _decode_record(document: bytes) -> ServerRecord | None:
+    try:
+        return msgspec.json.decode(document, type=ServerRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -33,7 +33,7 @@ logger = logging.getLogger("batch.pool")
 _DEFAULT_HOST, _DEFAULT_PORT, _DEFAULT_WORKERS = "127.0.0.1", 50000, 64
 # Seconds for a worker to import all it needs, and to end.
 _START_WITHIN, _END_WITHIN = 120.0, 5.0
-_TAIL_LINES = 5
+_TAIL_LINES, _LINE_BYTES = 5, 1 << 16
 # The name of the token among the parameters of an EXTERNAL environment, and the shortest that is taken.
 TOKEN_PARAMETER = "token"  # noqa: S105  no secret
 _SHORTEST_TOKEN = 16
@@ -160,7 +160,10 @@ class BootProcess:
                 return ""
         finally:
             os.close(self._ready)
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_END_WITHIN)
+        except subprocess.TimeoutExpired:
+            return f"The worker gave up its start, and did not end within {_END_WITHIN:.0f} s."
         self._reader.join(_END_WITHIN)
         return f"The worker has ended with code {code}: {' '.join(self._tail) or 'it did not say why'}"
 
@@ -171,16 +174,17 @@ class BootProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._reader.join(_END_WITHIN)
-        for pipe in (self._process.stdin, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
 
     def _relay_log(self, stream: IO[bytes]) -> None:
-        for line in stream:
-            self._tail.append(line.decode(errors="replace").strip())
-            sys.stderr.buffer.write(line)
-            sys.stderr.flush()
+        # Closed by this thread: what the worker has started may hold the pipe for longer than it lives.
+        with stream:
+            while line := stream.readline(_LINE_BYTES):
+                self._tail.append(line.decode(errors="replace").strip())
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
 
 
 def _find_caller(context: Any) -> str:

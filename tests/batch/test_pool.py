@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +25,8 @@ from apache_beam.portability.api import (
 from google.protobuf import struct_pb2
 
 from batch import boot, worker_signs
-from batch.pool import WorkerPool, is_loopback, main, serve
+from batch import pool as batch_pool
+from batch.pool import BootProcess, WorkerPool, is_loopback, main, serve
 from batch.worker_signs import WorkerVersions
 from serving.artifacts.storage import FileStore
 from tests.bounds import HANG_SECONDS
@@ -250,3 +254,47 @@ def test_a_worker_ends_with_the_process_that_started_it() -> None:
             worker.stdin.close()
 
             assert worker.wait(HANG_SECONDS) == 3
+
+
+def start_program(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> BootProcess:
+    """A worker whose interpreter is this program."""
+    script = folder / "python"
+    script.write_text(f"#!{sys.executable}\nimport os, subprocess, sys, time\n{program}\n")
+    script.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(script))
+        return BootProcess(beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1"))
+
+
+def test_a_worker_that_gives_up_and_lives_on_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_pool, "_END_WITHIN", 0.2)
+    worker = start_program(tmp_path, monkeypatch, "os.closerange(3, 256); time.sleep(100)")
+    try:
+        assert "did not end within" in worker.wait_until_ready()
+    finally:
+        worker.end()
+
+
+def test_what_a_worker_has_started_may_hold_its_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's end is not theirs. A line without an end takes no memory."""
+    program = (
+        "child = subprocess.Popen(['sleep', '100'], stdin=subprocess.DEVNULL)\n"
+        "sys.stderr.write('x' * 200_000 + '\\n' + str(child.pid) + '\\n')"
+    )
+    monkeypatch.setattr(batch_pool, "_END_WITHIN", 0.2)
+    worker = start_program(tmp_path, monkeypatch, program)
+    error = worker.wait_until_ready()
+    begun = time.monotonic()
+    worker.end()
+    took = time.monotonic() - begun
+    while len(worker._tail) < 5:
+        time.sleep(0.01)
+    os.kill(int(worker._tail[-1]), signal.SIGKILL)
+    worker._reader.join()
+    assert took < 50
+    assert "has ended with code 0" in error
+    assert max(map(len, worker._tail)) == 1 << 16

@@ -452,7 +452,14 @@ class LocalPool:
             node.permanent_failure = True
             child.kill()
             return
-        if "short" in message:
+        if not message and not await _completes_within(child.wait(), self._timing.last_output):
+            process.failure = (
+                "The node has closed its connection to the server before it was ready, and went on. Code of "
+                "the model must leave descriptors alone that it has not opened."
+            )
+            node.permanent_failure = True
+            child.kill()
+        elif "short" in message:
             process.failure = str(message["short"])
             node.starved = True
         elif "failed" in message:

@@ -16,6 +16,8 @@ from autoscaler.node_memory import NodeMemory, memory_size
 from autoscaler.node_process import LaunchSpec, NodeDescriptors
 
 _LINE_LIMIT = 1 << 20
+# The schema of a model with many inputs is in the report that it is ready.
+_MOST_REPORT_BYTES = 16 << 20
 
 
 class NodePipes:
@@ -54,14 +56,17 @@ class NodePipes:
             os.close(self._node_descriptors.pop())
 
     async def receive_report(self) -> Mapping[str, Any]:
-        """The next report of the node; empty at the end of them."""
+        """The next report of the node; empty at the end of them. Raises ValueError for what is no report."""
         loop = asyncio.get_running_loop()
-        while b"\n" not in self._received:
+        received, chunk = bytearray(self._received), self._received
+        while b"\n" not in chunk:
             chunk = await loop.sock_recv(self._control, 1 << 16)
             if not chunk:
                 return {}
-            self._received += chunk
-        line, _, self._received = self._received.partition(b"\n")
+            received += chunk
+            if len(received) > _MOST_REPORT_BYTES:
+                raise ValueError(f"a report of the node has more than {_MOST_REPORT_BYTES >> 20} MiB")
+        line, _, self._received = bytes(received).partition(b"\n")
         report: Mapping[str, Any] = json.loads(line)
         return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -89,6 +90,28 @@ def slow(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCa
     """Never becomes ready."""
     while True:
         time.sleep(60)
+
+
+def detach(
+    arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board
+) -> int:
+    """Closes all that it has not opened, as daemons do, and goes on."""
+    os.closerange(3, 4096)
+    report({"ready": {}})
+    while True:
+        time.sleep(60)
+
+
+def babble(
+    arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board
+) -> int:
+    """Begins a report that has no end."""
+    report({"pid": os.getpid()})
+    while True:
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if link.readlink().name.startswith("socket:"):
+                    os.write(int(link.name), b"x" * (1 << 16))
 
 
 def refuse(

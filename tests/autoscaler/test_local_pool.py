@@ -18,7 +18,7 @@ import pytest
 
 from autoscaler import linux, machine
 from autoscaler.node_memory import Mark
-from autoscaler.pools import Node, NodeState
+from autoscaler.pools import Node, NodeState, node_pipes
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.pools.timing import PoolTiming
 from tests.autoscaler import pool as pools
@@ -477,6 +477,32 @@ def test_a_node_that_takes_too_long_is_killed(run: Run) -> None:
 
         assert node.reason == "The node was not ready after 0.3 s (setting start_timeout)."
         assert (node.permanent_failure, node.crashed) == (True, True)
+
+    run(main)
+
+
+def test_a_node_that_closes_its_descriptors_is_not_waited_for(run: Run) -> None:
+    """It could never say that it is ready; its requests waited until their deadlines, each time anew."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("detach"), 1)
+        (node,) = await history.until(NodeState.GONE)
+
+        assert node.reason.startswith("The node has closed its connection to the server")
+        assert (node.permanent_failure, node.crashed) == (True, True)
+
+    run(main)
+
+
+def test_a_report_without_an_end_is_not_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_pipes, "_MOST_REPORT_BYTES", 1 << 20)
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("babble"), 1)
+        (node,) = await history.until(NodeState.GONE)
+
+        assert "a report of the node has more than 1 MiB" in node.reason
+        assert node.crashed
 
     run(main)
 

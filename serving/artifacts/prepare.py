@@ -43,7 +43,7 @@ from serving.frameworks import DEFAULT_PILOT, Framework, find_by_files, import_o
 logger = logging.getLogger(__name__)
 
 # No space, over the quota, over the size that files may have, read-only.
-_NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 # Most seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0
 _READ, _READ_FOLDER = 0o444, 0o555
@@ -260,7 +260,7 @@ def to_serving_error(failed: PreparationFailure) -> ServingError:
 
 def _storage_failure(error: OSError) -> PreparationFailure:
     """The failure for a full or read-only disk; any other error is internal."""
-    if error.errno not in _NO_SPACE_ERRNOS:
+    if error.errno not in NO_SPACE_ERRNOS:
         return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
     place = error.filename or "its state folder"
     return PreparationFailure(

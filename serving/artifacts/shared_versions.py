@@ -25,7 +25,7 @@ import msgspec
 from serving import container_engine
 from serving.acceleration_record import DamagedRecordError, read_record
 from serving.artifacts import package_cache, packages, version_pack
-from serving.artifacts.prepare import PreparationFailure, describe_failure, heartbeat
+from serving.artifacts.prepare import NO_SPACE_ERRNOS, PreparationFailure, describe_failure, heartbeat
 from serving.artifacts.storage import ArtifactFetcher, FileInfo, FileStore
 from serving.artifacts.storage.local_files import sync_to_disk
 from serving.artifacts.version_pack import (
@@ -221,6 +221,11 @@ def fetch_version(request: FetchRequest, files: FileStore) -> LocalFiles:
         remove_folder(folder)
         partial.rename(folder)
         sync_to_disk(folder.parent)
+    except OSError as error:
+        if error.errno in NO_SPACE_ERRNOS:
+            what = f"The files of the version cannot be kept in {folder.parent}: {error.strerror}"
+            raise _no_room_error(what) from error
+        raise
     finally:
         remove_folder(partial)
     return local
@@ -334,9 +339,8 @@ def _unpack_once(request: FetchRequest, files: FileStore, found: FileInfo, targe
     remove_folder(target)
     target.mkdir(parents=True)
     if found.size + _SPARE_BYTES > shutil.disk_usage(target).free:
-        raise Unavailable(
-            f"There is no room for the {found.size >> 20} MiB of the version's files in {target.parent}. "
-            "Free some space there."
+        raise _no_room_error(
+            f"There is no room for the {found.size >> 20} MiB of the version's files in {target.parent}"
         )
 
     def is_wanted(index: PackIndex, top: str) -> bool:
@@ -348,6 +352,11 @@ def _unpack_once(request: FetchRequest, files: FileStore, found: FileInfo, targe
         except (FileExistsError, NotADirectoryError, OverflowError, ValueError) as error:
             # Names that exclude each other, and times that there are not.
             raise DamagedPackError(str(error)) from error
+
+
+def _no_room_error(what: str) -> Unavailable:
+    """Of a version that is READY elsewhere: it need not be created again."""
+    return Unavailable(f"{what}. Free some space there; the next request tries again.")
 
 
 def _install_code(request: FetchRequest, index: PackIndex, local: LocalFiles, folder: Path) -> LocalFiles:

@@ -183,7 +183,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, files: FileStore) -> None:
     failed = msgspec.json.decode(ended.stdout.splitlines()[-1], type=SharingReport).failed
     assert failed is not None
     assert failed.status == "UNAVAILABLE"
-    assert "Free some space" in failed.message
+    assert "Free some space there; the next request tries again." in failed.message
     assert list((tmp_path / "b/versions").iterdir()) == []
 
 

@@ -24,8 +24,8 @@ from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.placement.server_placement import ServerPlacement, ServerView
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.proxy.peers.forwarded_request import answer_forwarded
-from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
-from serving.gateway.proxy.peers.peer_protocol import PeerTls
+from serving.gateway.proxy.peers.peer_client import PeerClient, ReceiveLimits
+from serving.gateway.proxy.peers.peer_protocol import HandshakeKey, PeerAddress, PeerTls
 from serving.gateway.proxy.peers.peer_server import PeerServer
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.state.shared.membership import Membership, ServerRecord
@@ -76,13 +76,14 @@ class ServerPeers:
         config, tls, gateway = self._config, self._tls, self._gateway
         secret = await self._thread.run(self._membership.read_secret)
         own_id = await self._thread.run(identify_server, config.state_dir)
+        self._listener = listener = listen_tcp(config.peer_host, int(config.peer_port), "--peer-port")
+        port = listener.getsockname()[1]
         self._server = PeerServer(
             functools.partial(answer_forwarded, gateway.proxy),
-            secret,
+            HandshakeKey(secret, PeerAddress(own_id, config.peer_host, port)),
             None if tls is None else tls.server,
             config.max_body_bytes,
         )
-        self._listener = listener = listen_tcp(config.peer_host, int(config.peer_port), "--peer-port")
         limits = ReceiveLimits(config.max_answer_bytes, gateway.proxy.receive_budget)
 
         def connect(address: PeerAddress, on_change: Callable[[], None]) -> PeerClient:
@@ -90,7 +91,7 @@ class ServerPeers:
 
         self._placement = placement = ServerPlacement(
             self._membership,
-            self._describe_own(own_id, listener.getsockname()[1]),
+            self._describe_own(own_id, port),
             PlacementDemand(gateway.autoscaler, gateway.pool, config.queue_requests),
             read_load=lambda: gateway.load_meter.load.highest,
             connect=connect,

@@ -21,7 +21,8 @@ from autoscaler.placement.ownership import NodeShare, choose_owners, rank_member
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import is_loopback
 from serving.errors import ServingError
-from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerAddress, PeerClient
+from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerClient
+from serving.gateway.proxy.peers.peer_protocol import PeerAddress
 from serving.gateway.state.shared.membership import Membership, SeenServer, ServerRecord
 from serving.gateway.thread_pool import ThreadPool
 

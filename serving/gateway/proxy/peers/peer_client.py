@@ -28,8 +28,8 @@ from serving.gateway.proxy.peers.peer_protocol import (
     NONCE_BYTES,
     PROOF_BYTES,
     PROOF_FRAME,
-    is_proof,
-    prove,
+    HandshakeKey,
+    PeerAddress,
 )
 from serving.transport.framing import PING_FRAME, PREDICT_FRAME, REQUEST_HEADER, Body, FrameError
 
@@ -40,14 +40,6 @@ PROBE_SECONDS = 0.5
 _MOST_SILENT_PROBES = 4
 _CONNECT_SECONDS = 2.0
 _MAX_NUMBER = (1 << 32) - 1
-
-
-class PeerAddress(NamedTuple):
-    """Where another server takes requests; `id` is the server's."""
-
-    id: str
-    host: str
-    port: int
 
 
 class ReceiveLimits(NamedTuple):
@@ -72,7 +64,7 @@ class PeerClient:
         on_change: Callable[[], None],
     ) -> None:
         self.address = address
-        self._secret = secret
+        self._key = HandshakeKey(secret, address)
         self._tls = tls
         self._limits = limits
         self._on_change = on_change
@@ -143,14 +135,14 @@ class PeerClient:
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        connection = _PeerConnection(self._limits, self._secret, self._on_lost)
+        connection = _PeerConnection(self._limits, self._key, self._on_lost)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await loop.create_connection(
                     lambda: connection, self.address.host, self.address.port, ssl=self._tls
                 )
                 await connection.accepted
-        except (OSError, TimeoutError, FrameError) as error:
+        except (OSError, TimeoutError, FrameError, ValueError) as error:  # ValueError: a host that is no name
             connection.abort()
             self._note_trouble(str(error) or "it does not answer")
         except asyncio.CancelledError:
@@ -182,10 +174,10 @@ class _PeerConnection(NodeConnection):
     """`accepted` is done after the handshake; it fails with FrameError or ConnectionError."""
 
     def __init__(
-        self, limits: ReceiveLimits, secret: bytes, on_lost: Callable[[_PeerConnection], None]
+        self, limits: ReceiveLimits, key: HandshakeKey, on_lost: Callable[[_PeerConnection], None]
     ) -> None:
         super().__init__(limits.max_answer_bytes, limits.budget)
-        self._secret = secret
+        self._key = key
         self._on_lost = on_lost
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -228,10 +220,12 @@ class _PeerConnection(NodeConnection):
             raise FrameError
         if status == CHALLENGE:
             proof, nonce = body[:PROOF_BYTES], body[PROOF_BYTES:]
-            if not is_proof(proof, self._secret, b"server", self._nonce):
-                self.accepted.set_exception(FrameError("it is no server of this database"))
+            if not self._key.is_proof(proof, b"server", self._nonce):
+                self.accepted.set_exception(
+                    FrameError("it is not the server that is meant, or of another database")
+                )
                 raise FrameError
-            self._send_handshake(PROOF_FRAME, prove(self._secret, b"client", nonce))
+            self._send_handshake(PROOF_FRAME, self._key.prove(b"client", nonce))
         elif status == ACCEPTED:
             self.accepted.set_result(None)
         else:

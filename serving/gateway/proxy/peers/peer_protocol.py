@@ -2,8 +2,10 @@
 
 Both sides of a new connection prove that they know the secret of their database, and neither tells it: the
 client sends a nonce (HELLO), the server answers with its proof and a nonce of its own (CHALLENGE), the client
-with its proof (PROOF), and the server accepts it. All that stands outside of the handshake is a request of a
-peer, so nothing that a client of the API sends can be taken for one.
+with its proof (PROOF), and the server accepts it. A proof names the server that the client means, and
+where: who takes a dead server's port cannot hand the proofs on to a living one, and be let in there. All that
+stands outside of the handshake is a request of a peer, so nothing that a client of the API sends can be taken
+for one.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -33,6 +35,14 @@ CHALLENGE, ACCEPTED, DECLINED, PONG = 1, 2, 3, 4
 NONCE_BYTES = PROOF_BYTES = 32
 # The last header line of an answer: how many seconds the server took for it.
 ANSWER_SECONDS = b"x-pilotlight-answer-seconds"
+
+
+class PeerAddress(NamedTuple):
+    """Where another server takes requests, as it says itself; `id` is the server's."""
+
+    id: str
+    host: str
+    port: int
 
 
 class ForwardedHead(msgspec.Struct, frozen=True, array_like=True):
@@ -78,13 +88,19 @@ def decode_head(encoded: bytes) -> ForwardedHead:
     return _DECODER.decode(encoded)
 
 
-def prove(secret: bytes, role: bytes, nonce: bytes) -> bytes:
-    """The proof of the server or the client of a connection (`role`) for the nonce of the other."""
-    return hmac.digest(secret, role + nonce, "sha256")
+class HandshakeKey(NamedTuple):
+    """What proves on a connection to the server at `address` that one knows the secret of the database."""
 
+    secret: bytes
+    address: PeerAddress
 
-def is_proof(proof: bytes, secret: bytes, role: bytes, nonce: bytes) -> bool:
-    return len(nonce) == NONCE_BYTES and hmac.compare_digest(proof, prove(secret, role, nonce))
+    def prove(self, role: bytes, nonce: bytes) -> bytes:
+        """The proof of the server or the client of a connection (`role`) for the nonce of the other."""
+        proven = b"%b %b %b" % (role, nonce, msgspec.json.encode(self.address))
+        return hmac.digest(self.secret, proven, "sha256")
+
+    def is_proof(self, proof: bytes, role: bytes, nonce: bytes) -> bool:
+        return len(nonce) == NONCE_BYTES and hmac.compare_digest(proof, self.prove(role, nonce))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ from serving.gateway.proxy.peers.peer_protocol import (
     PONG,
     PROOF_FRAME,
     ForwardedHead,
+    HandshakeKey,
     decode_head,
-    is_proof,
-    prove,
 )
 from serving.gateway.request_context import Caller, set_caller
 from serving.http_headers import BODY_LENGTH, REQUEST_ID, TIMEOUT, Headers, Scope
@@ -176,10 +175,10 @@ class PeerServer:
     """Listens for other servers from `start` on. `max_body_bytes` bounds what is taken."""
 
     def __init__(
-        self, handler: CallHandler, secret: bytes, tls: ssl.SSLContext | None, max_body_bytes: int
+        self, handler: CallHandler, key: HandshakeKey, tls: ssl.SSLContext | None, max_body_bytes: int
     ) -> None:
         self._handler = handler
-        self.secret = secret
+        self.key = key
         self._tls = tls
         self.max_body_bytes = max_body_bytes
         self.is_draining = False
@@ -303,11 +302,11 @@ class _ServerConnection(FrameProtocol):
         self._server.on_call_ended()
 
     def _on_handshake(self, kind: int, body: bytes) -> None:
-        secret = self._server.secret
+        key = self._server.key
         if kind == HELLO_FRAME and len(body) == NONCE_BYTES and not self._nonce:
             self._nonce = secrets.token_bytes(NONCE_BYTES)
-            self.reply(HANDSHAKE_NUMBER, CHALLENGE, b"", prove(secret, b"server", body) + self._nonce)
-        elif kind == PROOF_FRAME and self._nonce and is_proof(body, secret, b"client", self._nonce):
+            self.reply(HANDSHAKE_NUMBER, CHALLENGE, b"", key.prove(b"server", body) + self._nonce)
+        elif kind == PROOF_FRAME and self._nonce and key.is_proof(body, b"client", self._nonce):
             self.is_accepted = True
             self.reply(HANDSHAKE_NUMBER, ACCEPTED, b"", b"")
         else:

@@ -17,12 +17,14 @@ from serving.config import ServeConfig
 from serving.errors import InvalidArgument, NotFound, ServingError
 from serving.gateway.proxy.node_client import NodeReply, ReceiveBudget
 from serving.gateway.proxy.peers import peer_client, peer_server
-from serving.gateway.proxy.peers.peer_client import PeerAddress, PeerClient, ReceiveLimits
+from serving.gateway.proxy.peers.peer_client import PeerClient, ReceiveLimits
 from serving.gateway.proxy.peers.peer_protocol import (
     ANSWER_SECONDS,
     DECLINED,
     HELLO_FRAME,
     ForwardedHead,
+    HandshakeKey,
+    PeerAddress,
     PeerTls,
     encode_head,
 )
@@ -80,17 +82,25 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 async def serving(
     handler: Callable[[ForwardedCall], None], tls: ssl.SSLContext | None = None, limit: int = 1 << 20
 ) -> AsyncIterator[tuple[PeerServer, int]]:
-    server, listener = PeerServer(handler, SECRET, tls, limit), listen_tcp("127.0.0.1", 0)
+    listener = listen_tcp("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server = PeerServer(handler, HandshakeKey(SECRET, address_of(port)), tls, limit)
     await server.start(listener)
     try:
-        yield server, listener.getsockname()[1]
+        yield server, port
     finally:
         await server.stop(1)
 
 
-def make_client(port: int, secret: bytes = SECRET, tls: ssl.SSLContext | None = None) -> PeerClient:
+def address_of(port: int, server: str = "b") -> PeerAddress:
+    return PeerAddress(server, "127.0.0.1", port)
+
+
+def make_client(
+    port: int, secret: bytes = SECRET, tls: ssl.SSLContext | None = None, server: str = "b"
+) -> PeerClient:
     limits = ReceiveLimits(1 << 20, ReceiveBudget(1 << 20))
-    return PeerClient(PeerAddress("b", "127.0.0.1", port), secret, tls, limits, ignore)
+    return PeerClient(address_of(port, server), secret, tls, limits, ignore)
 
 
 async def connect(client: PeerClient) -> bool:
@@ -186,6 +196,46 @@ def test_only_servers_of_the_database_are_let_in() -> None:
             assert not calls
             assert await connect(make_client(port))
             assert server.connections
+
+    run(main)
+
+
+def test_who_hands_proofs_on_is_let_in_nowhere() -> None:
+    """A stranger has a dead server's port, and a living server of the database answer for it."""
+
+    async def hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        calls: list[ForwardedCall] = []
+        async with serving(calls.append) as (server, port):
+
+            async def stand_between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                there, to_server = await asyncio.open_connection("127.0.0.1", port)
+                await asyncio.gather(hand_on(reader, to_server), hand_on(there, writer))
+
+            stranger = await asyncio.start_server(stand_between, "127.0.0.1", 0)
+            own_port = stranger.sockets[0].getsockname()[1]
+            assert not await connect(make_client(own_port))
+            assert not await connect(make_client(own_port, server="dead"))
+            # It was another server's port before.
+            assert not await connect(make_client(port, server="dead"))
+            assert not any(connection.is_accepted for connection in server.connections)
+            stranger.close()
+            assert not calls
+
+    run(main)
+
+
+@pytest.mark.parametrize("host", ["a\0b", "x" * 64 + ".example"])
+def test_a_host_that_is_no_name_is_as_one_that_does_not_answer(host: str) -> None:
+    async def main() -> None:
+        limits = ReceiveLimits(1 << 20, ReceiveBudget(1 << 20))
+        assert not await connect(PeerClient(PeerAddress("b", host, 1), SECRET, None, limits, ignore))
 
     run(main)
 

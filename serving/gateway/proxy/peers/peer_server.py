@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 # Seconds for the handshake of TLS, then to prove that a connection is a peer's, and how many may be about
 # to prove it.
 _HANDSHAKE_SECONDS, _MOST_HANDSHAKES = 5.0, 64
+_KEEPALIVE_SECONDS = 60
 # The protocol bounds its frames; bodies over `max_body_bytes` are left to the other server.
 _MOST_FRAME_BYTES = 1 << 40
 
@@ -187,6 +188,7 @@ class PeerServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
+        _keep_alive(listener)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _ServerConnection(self),
@@ -241,6 +243,13 @@ class PeerServer:
 
     def _count_calls(self) -> int:
         return sum(len(connection.calls) for connection in self.connections)
+
+
+def _keep_alive(listener: socket.socket) -> None:
+    """Have connections end whose other machine has lost its power: only a peer's own end is told."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # accepted sockets inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
 
 
 class _ServerConnection(FrameProtocol):

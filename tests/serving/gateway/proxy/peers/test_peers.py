@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -257,6 +258,19 @@ def test_certificates_are_shown_on_both_sides(tmp_path: Path) -> None:
             assert (await send(client, body).reply()).body == body
             assert not await connect(make_client(port, tls=without))
             assert not await connect(make_client(port))
+
+    run(main)
+
+
+def test_a_connection_ends_with_the_power_of_its_other_machine() -> None:
+    async def main() -> None:
+        async with serving(lambda call: None) as (server, port):
+            assert await connect(make_client(port))
+            (connection,) = server.connections
+            assert connection.transport is not None
+            accepted = connection.transport.get_extra_info("socket")
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
     run(main)
 

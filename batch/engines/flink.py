@@ -6,22 +6,19 @@ for slots. Source: https://nightlies.apache.org/flink/flink-docs-stable/docs/ops
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from batch.engines.engine import WORKER_START_SECONDS, EngineState, PipelineName
+from batch.engines.http_calls import HttpStatusError, fetch_json, normalize_url
 from batch.engines.root_cause import find_root_cause
 from serving.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_WITHIN = 5.0
 # Seconds within which a cancelled job must end, and within which one may still arrive that was being
 # submitted.
 _END_WITHIN, _ARRIVE_WITHIN = 10.0, 3.0
@@ -97,7 +94,7 @@ class FlinkEngine:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._url = normalize_url(url)
         self._pipeline = pipeline
         self._attempt = attempt
         self._clock = clock
@@ -187,23 +184,14 @@ class FlinkEngine:
         return self._call("GET", path)
 
     def _call(self, method: str, path: str) -> Any:
-        """The JSON of the answer. Raises OSError, also for an answer that is no JSON or an error."""
-        request = urllib.request.Request(f"{self._url}{path}", method=method)  # noqa: S310  the operator's
+        """The JSON of the answer. Raises OSError."""
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_WITHIN) as answer:  # noqa: S310
-                body = answer.read()
-            return json.loads(body or b"{}")
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read(1000).decode(errors="replace")
+            return fetch_json(method, f"{self._url}{path}")
+        except HttpStatusError as error:
             # A job that has just ended cannot be cancelled any more.
-            if method == "PATCH" and error.code in (404, 409):
+            if method == "PATCH" and error.status in (404, 409):
                 return {}
-            raise OSError(f"HTTP status {error.code}: {text}") from error
-        except urllib.error.URLError as error:
-            raise OSError(error.reason) from error
-        except ValueError as error:
-            raise OSError(f"it answers no JSON: {error}") from error
+            raise
 
 
 def _describe_missing_slots(workers: int, free: int, overview: FlinkOverview) -> str:

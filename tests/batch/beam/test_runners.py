@@ -41,6 +41,7 @@ from batch.records.input_shards import Shard
 from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 from tests.batch.engines import flink_peer
+from tests.batch.engines.http_peer import serve
 from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 from tests.server import until
@@ -275,7 +276,7 @@ def test_a_job_that_is_stopped_is_cancelled_on_the_engine(monkeypatch: pytest.Mo
     """Beam's job server does not tell Flink; the job may not even be back from the job server."""
     ours = PipelineName.of_job("j", "u1")
     peer = flink_peer.FlinkPeer(jobs=[flink_peer.job("a", ours.stem, running=1)])
-    with flink_peer.serve(peer):
+    with serve(peer):
         engine = FlinkEngine(peer.url, ours, 1)
         if stop == "too many errors":
             with pytest.raises(JobFailed, match="3 of 8 records failed"):

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 TASKS = ("running", "canceling", "canceled", "created", "scheduled", "deploying", "reconciling", "finished")
 
@@ -52,7 +46,7 @@ class FlinkPeer:
     steps: int = 1
     arriving: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
-    def answer(self, method: str, path: str) -> tuple[int, Any]:
+    def answer(self, method: str, path: str, _: str) -> tuple[int, Any]:
         self.asked.append(f"{method} {path}")
         parts = path.strip("/").split("/")
         match method, parts:
@@ -103,31 +97,3 @@ class FlinkPeer:
                 one["state"], one["left"] = "CANCELLING", self.steps
                 return 202, {}
         return 404, {"errors": [f"Job could not be found: {identifier}"]}
-
-
-@contextmanager
-def serve(peer: FlinkPeer) -> Iterator[FlinkPeer]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = peer.answer(self.command, urlsplit(self.path).path)
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_PATCH = do_GET  # noqa: N815  the name that http.server looks for
-
-        def log_message(self, *_: object) -> None:
-            """A test needs none."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    peer.url = f"127.0.0.1:{server.server_port}"
-    try:
-        yield peer
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -10,7 +10,9 @@ from batch.engines.engine import EngineState, PipelineName
 from batch.engines.flink import FlinkEngine
 from serving.errors import Unavailable
 from tests.batch.engines.clusters import free_port
-from tests.batch.engines.flink_peer import FlinkPeer, job, serve
+from tests.batch.engines.flink_peer import FlinkPeer, job
+from tests.batch.engines.http_peer import serve
+from tests.batch.engines.manual_clock import ManualClock
 
 NAME = PipelineName.of_job("projects/p/jobs/My_Job", "uid1")
 OURS = NAME.format_attempt(1)
@@ -22,21 +24,8 @@ def peer() -> Iterator[FlinkPeer]:
         yield found
 
 
-class Time:
-    """Waits without waiting."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def engine(peer: FlinkPeer, attempt: int = 1) -> FlinkEngine:
-    time = Time()
+    time = ManualClock()
     return FlinkEngine(peer.url, NAME, attempt, clock=time, wait=time.wait)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import io
@@ -36,7 +37,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from batch import boot
 from batch.engines.engine import Engine, OpaqueEngine, PipelineName
 from batch.engines.flink import FlinkEngine
-from batch.engines.spark import SparkEngine
+from batch.engines.spark import SparkEngine, find_web_addresses
 from batch.messages import EMBEDDED
 from batch.worker_signs import format_signs_folder
 from serving.errors import FailedPrecondition, InvalidArgument
@@ -181,6 +182,18 @@ def default_options(request: RunnerRequest, engine: Engine, *, here: bool) -> li
 # ---- options
 
 
+class SparkMasterOptions(PipelineOptions):
+    """An option of ours, which Beam's parser finds by its base class."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--spark_master_webui",
+            help="HOST:PORT of the web UI of Spark's master; by default port 8080 of --spark_master_url. "
+            "Several masters are separated by commas.",
+        )
+
+
 def _parse_options(arguments: Sequence[str]) -> PipelineOptions:
     for before, word in zip(("=", *arguments), arguments, strict=False):
         if not word.startswith("--") and (not before.startswith("--") or "=" in before):
@@ -240,8 +253,15 @@ def _choose_engine(request: RunnerRequest, options: PipelineOptions) -> Engine:
     if request.runner == "DataflowRunner":
         return OpaqueEngine(request.runner, _DATAFLOW_START_SECONDS)
     if request.runner == "SparkRunner":
-        return SparkEngine()
+        return _create_spark_engine(request, options)
     return OpaqueEngine(request.runner)
+
+
+def _create_spark_engine(request: RunnerRequest, options: PipelineOptions) -> SparkEngine:
+    named = options.view_as(SparkMasterOptions).spark_master_webui
+    addresses = find_web_addresses(options.view_as(SparkRunnerOptions).spark_master_url, named)
+    name = PipelineName.of_job(request.job, request.uid)
+    return SparkEngine(addresses, name, request.attempt, is_named=bool(named))
 
 
 def _runs_in_process(runner: str, options: PipelineOptions) -> bool:

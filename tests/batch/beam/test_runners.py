@@ -33,7 +33,7 @@ from batch.beam import pipeline, remote, runners
 from batch.beam.model_handler import SharedModel
 from batch.beam.pipeline import PipelinePlan
 from batch.beam.runners import RemoteRunner, RunnerRequest
-from batch.engines.engine import Engine, OpaqueEngine, PipelineName
+from batch.engines.engine import Engine, EngineState, OpaqueEngine, PipelineName
 from batch.engines.flink import FlinkEngine
 from batch.failures import ErrorLimit, JobFailed
 from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSource
@@ -42,6 +42,7 @@ from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 from tests.batch.engines import flink_peer
 from tests.batch.engines.http_peer import serve
+from tests.batch.engines.spark_peer import SparkPeer, application
 from tests.bounds import HANG_SECONDS
 from tests.emulator import Emulator
 from tests.server import until
@@ -128,6 +129,16 @@ def test_where_workers_are_and_what_they_have(
     found = runners.create_remote_runner(wish(runner, *arguments))
 
     assert (found.in_process, found.bare_workers) == (here, bare)
+
+
+def test_sparks_master_is_asked_by_its_web_ui() -> None:
+    """Of the job by the name that its pipeline has; the address is an option of ours."""
+    name = PipelineName.of_job("projects/p/jobs/My_Job", "u1").format_attempt(1)
+    with serve(SparkPeer(active=[application("a", name, "WAITING")])) as peer:
+        flags = ("--spark_master_url=spark://spark:7077", f"--spark_master_webui={peer.url}")
+        found = runners.create_remote_runner(wish("SparkRunner", *flags))
+
+        assert found.engine.find_state() is EngineState.WAITING
 
 
 def test_packages_are_brought_before_those_of_the_options() -> None:

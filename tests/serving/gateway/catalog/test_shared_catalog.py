@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -70,9 +70,7 @@ def test_a_look_that_fails_is_not_shared_with_later_ones(monkeypatch: pytest.Mon
         store.is_answering.set()
         catalog = create_catalog(store)
         async with catalog._hold_write_lock():
-            results: list[Any] = await asyncio.gather(
-                catalog.refresh(), catalog.refresh(), return_exceptions=True
-            )
+            results = await asyncio.gather(catalog.refresh(), catalog.refresh(), return_exceptions=True)
         assert [type(result) for result in results] == [Unavailable, Unavailable]
         await catalog.refresh()
         assert store.looks == 1

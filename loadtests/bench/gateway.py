@@ -76,12 +76,14 @@ class ControlClient:
             else:
                 return
 
-    def deploy(self, model_dir: Path, model: str) -> None:
+    def deploy(
+        self, model_dir: Path, model: str, scaling: Mapping[str, int] = {"minNodes": 1, "maxNodes": 1}
+    ) -> None:
         self.call_api("POST", "/v1/projects/p/models", {"name": model})
         version = {
             "name": "v1",
             "deploymentUri": str(model_dir.resolve()),
-            "autoScaling": {"minNodes": 1, "maxNodes": 1},
+            "autoScaling": dict(scaling),
         }
         operation = self.call_api("POST", f"/v1/projects/p/models/{model}/versions", version)
         end = time.monotonic() + _DEPLOY_SECONDS

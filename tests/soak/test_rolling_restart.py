@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -28,12 +29,11 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 MODEL = "projects/p/models/m"
 _STOP_DELAY = "4"  # as in the document
 _LONGEST_GAP = 4.0
-# Requests per second. The load, HAProxy and the start of a server share the processors.
-_MOST_RATE = 100.0
+_SERVERS = 3
 
 
 @contextlib.contextmanager
-def running_haproxy(folder: Path, mode: str, ports: tuple[int, int]) -> Iterator[str]:
+def running_haproxy(folder: Path, mode: str, ports: Sequence[int]) -> Iterator[str]:
     """The address of a HAProxy with the document's configuration, in front of servers at these ports."""
     program = shutil.which("haproxy")
     if program is None:
@@ -42,8 +42,10 @@ def running_haproxy(folder: Path, mode: str, ports: tuple[int, int]) -> Iterator
     (block,) = re.findall(r"```\n(defaults\n.*?)```", text, re.DOTALL)
     port = find_free_port()
     block = block.replace("mode http", f"mode {mode}").replace("bind :8080", f"bind 127.0.0.1:{port}")
-    for written, used in zip(("8081", "8082"), ports, strict=True):
-        block = block.replace(f"127.0.0.1:{written}", f"127.0.0.1:{used}")
+    listed = re.compile(r"    server a 127\.0\.0\.1:8081 (.*)\n    server b .*\n")
+    assert listed.search(block)
+    lines = [f"    server s{port} 127.0.0.1:{port} \\1\n" for port in ports]
+    block = listed.sub("".join(lines), block)
     file = folder / "haproxy.cfg"
     file.write_text(block)
     process = subprocess.Popen([program, "-db", "-f", file])
@@ -55,13 +57,13 @@ def running_haproxy(folder: Path, mode: str, ports: tuple[int, int]) -> Iterator
 
 
 class Servers:
-    """Two servers on one database, each at a port and with a folder of its own."""
+    """Servers on one database, each at a port and with a folder of its own."""
 
     def __init__(self, folder: Path, database: str) -> None:
         self._folder = folder
         self._database = database
-        self.ports = (find_free_port(), find_free_port())
-        self._running = [contextlib.ExitStack(), contextlib.ExitStack()]
+        self.ports = [find_free_port() for _ in range(_SERVERS)]
+        self._running = [contextlib.ExitStack() for _ in range(_SERVERS)]
 
     def start(self, number: int) -> Server:
         flags = ("--port", str(self.ports[number]), "--stop-delay", _STOP_DELAY, "--state", self._database)
@@ -79,6 +81,10 @@ class Servers:
             running.close()
 
 
+def answers(server: Server) -> bool:
+    return server.predict(MODEL, [[1.0]]).status == 200
+
+
 @pytest.mark.parametrize("mode", ["http", "tcp"])
 def test_restarts_in_turn_lose_no_request(
     mode: str, postgres: Postgres, tmp_path: Path, report: Report
@@ -93,21 +99,22 @@ def test_restarts_in_turn_lose_no_request(
     joblib.dump(DecisionTreeRegressor().fit([[0.0], [1.0]], [1.0, 3.0]), model / "model.joblib")
     servers = Servers(tmp_path, postgres.create_database())
     try:
-        running = [servers.start(number) for number in (0, 1)]
+        running = [servers.start(number) for number in range(_SERVERS)]
         with running_haproxy(tmp_path, mode, servers.ports) as url:
             running[0].create_model(MODEL)
             running[0].create_version(
                 f"{MODEL}/versions/v", deploymentUri=str(model), framework="SCIKIT_LEARN"
             )
-            until(lambda: running[1].predict(MODEL, [[1.0]]).status == 200, "the other knows it too")
+            for server in running:
+                until(partial(answers, server), "all know it")
             one = Load(running[0].url, MODEL, 0.0, {})
-            rate = min(measure_capacity(one) / 2, _MOST_RATE)
+            rate = measure_capacity(one) / 2
             with under_load(dataclasses.replace(one, url=url, rate=rate)) as record:
-                for number in (0, 1, 0):
+                for number in range(_SERVERS):
                     time.sleep(4)  # until HAProxy has seen that the last one is back
                     running[number] = servers.restart(number, running[number])
                 time.sleep(4)
-        report(f"three restarts behind HAProxy (mode {mode}), {rate:.0f}/s: {record.describe()}")
+        report(f"{_SERVERS} restarts behind HAProxy (mode {mode}), {rate:.0f}/s: {record.describe()}")
         assert not record.failed, record.failed[:5]
         assert record.longest_gap < _LONGEST_GAP
     finally:

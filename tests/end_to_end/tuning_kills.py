@@ -12,7 +12,7 @@ from tests.end_to_end.jobs import finished, submit
 from tests.end_to_end.training_jobs import PARENT, training_job, write_wheel
 from tests.server import Server, running_server
 
-_PROGRAM = """
+PROGRAM = """
     import os, sys, time, hypertune
 
     folder = sys.argv[sys.argv.index("--job-dir") + 1]
@@ -22,7 +22,7 @@ _PROGRAM = """
         hypertune.HyperTune().report_hyperparameter_tuning_metric("value", step, step)
         time.sleep(0.05)
 """
-_SEARCH: dict[str, Any] = {
+SEARCH: dict[str, Any] = {
     "hyperparameterMetricTag": "value",
     "maxParallelTrials": 4,
     "params": [
@@ -67,8 +67,8 @@ class KilledSearch:
 
 def kill_servers(folder: Path, kills: int, trials: int = 50) -> KilledSearch:
     """Run a job over as many servers as it takes; all but the last are killed."""
-    wheel, out = write_wheel(folder / "wheel", _PROGRAM), folder / "out"
-    body = training_job("killed", wheel, jobDir=str(out), hyperparameters={**_SEARCH, "maxTrials": trials})
+    wheel, out = write_wheel(folder / "wheel", PROGRAM), folder / "out"
+    body = training_job("killed", wheel, jobDir=str(out), hyperparameters={**SEARCH, "maxTrials": trials})
     search, rng = KilledSearch(out), random.Random(kills)
     for number in range(kills):
         with running_server(folder / "state") as server:

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Report
-from tests.end_to_end import jobs, models
 from tests.postgres import Postgres
-from tests.soak.cluster.world import (
-    ASKED,
-    INITIAL,
-    RECORDS,
-    REGISTERS,
-    Client,
-    Size,
-    has_balancer,
-    list_violations,
-    open_world,
-)
+from tests.soak.cluster.world import REGISTERS, ServerPlace, Size, has_balancer, list_violations, open_world
 from tests.soak.conftest import Progress
 
+SERVERS = 3
 SHORT = Size(seconds=9, pause=3, down=0.5, clients=3, jobs=0, versions=1)
-LONG = Size(seconds=600, pause=5, down=1, clients=4, jobs=30, versions=60)
+LONG = Size(seconds=600, pause=5, down=1, clients=4, jobs=30, versions=60, tunings=4)
 
 
 @pytest.mark.parametrize(
@@ -42,25 +31,18 @@ def test_no_acknowledged_change_is_lost_to_kills(
     """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    models.write_sklearn(tmp_path / "forest")
-    jobs.write_lines(tmp_path / "rows.jsonl", models.data()[0].tolist()[:RECORDS])
-    with open_world(tmp_path, postgres.create_database(), seed, size) as world:
-        for name in (*REGISTERS, ASKED.rpartition("/versions/")[0]):
-            world.servers[0].create_model(name, description=INITIAL)
-        world.servers[0].create_version(ASKED, deploymentUri=str(tmp_path / "forest"))
+    places = [ServerPlace(postgres.create_database())] * SERVERS
+    with open_world(tmp_path, places, seed, size) as world:
         balancer = world.start_balancer() if has_balancer() else ""
-        with ThreadPoolExecutor(size.clients) as pool:
-            clients = [Client(world, number, balancer) for number in range(size.clients)]
-            working = [pool.submit(client.run) for client in clients]
+        with world.run_clients(balancer):
             world.kill_some(progress)
-        for done in working:
-            done.result()
         violations = list_violations(world)
 
     changes = sum(map(len, world.history.values()))
     report(
-        f"seed {seed}: {len(world.kills)} kills of one of {len(world.servers)} servers; {changes} reads and "
+        f"seed {seed}: {len(world.kills)} kills of one of {SERVERS} servers; {changes} reads and "
         f"changes of {len(REGISTERS)} records, answers {dict(sorted(world.answers.items()))}; "
-        f"{len(world.failed)} predictions failed; {len(world.operations)} operations, {len(world.jobs)} jobs"
+        f"{len(world.failed)} predictions failed; {len(world.operations)} operations, "
+        f"{len(world.jobs)} jobs, {len(world.tunings)} tuning jobs"
     )
     assert not violations

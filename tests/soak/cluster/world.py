@@ -1,4 +1,4 @@
-"""Three servers on one database, one of which is killed again and again, and clients that go on meanwhile."""
+"""Several servers on one database that are disturbed in some way, and clients that go on meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,9 @@ from typing import Any
 import httpx
 
 from loadtests.bench.targets.servers import find_free_port
-from tests.end_to_end import jobs
+from tests.end_to_end import jobs, models
+from tests.end_to_end.training_jobs import training_job, write_wheel
+from tests.end_to_end.tuning_kills import PROGRAM, SEARCH
 from tests.server import Server, running_server, until
 from tests.soak.cluster.histories import RegisterOperation, find_violation
 
@@ -28,8 +31,7 @@ PROJECT = "projects/cluster"
 ASKED = f"{PROJECT}/models/asked/versions/v"
 REGISTERS = tuple(f"{PROJECT}/models/register{number}" for number in range(4))
 INITIAL = "begin"
-SERVERS = 3
-RECORDS = 20
+RECORDS, TRIALS = 20, 8
 _REVISION = "x-pilotlight-revision"
 # Seconds in which the answer to a request may still fail after the server that had it was killed.
 _AFTERMATH = 0.5
@@ -62,6 +64,15 @@ class Size:
     clients: int
     jobs: int
     versions: int
+    tunings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where a server finds the database, and its flags."""
+
+    database: str
+    flags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,9 @@ class FailedPrediction:
 class World:
     """The servers, what was asked of them and what they answered. Times are those of the monotonic clock."""
 
-    def __init__(self, folder: Path, database: str, seed: int, size: Size, stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, places: Sequence[ServerPlace], seed: int, size: Size, stack: ExitStack
+    ) -> None:
         self.size = size
         self.seed = seed
         self.folder = folder
@@ -86,14 +99,16 @@ class World:
         self.operations: list[str] = []
         self.versions: list[str] = []
         self.jobs: dict[str, Path] = {}
+        self.tunings: list[str] = []
+        self.wheel = write_wheel(folder / "wheel", PROGRAM)
         self.troubles: list[str] = []
         self._revision = 0
         self._lock = threading.Lock()
         self._stack = stack
-        self._environment = {"PILOTLIGHT_STATE": database}
-        self._ports = [find_free_port() for _ in range(SERVERS)]
-        self._servers: list[Server | None] = [None] * SERVERS
-        for number in range(SERVERS):
+        self._places = places
+        self._ports = [find_free_port() for _ in places]
+        self._servers: list[Server | None] = [None] * len(places)
+        for number in range(len(places)):
             self._start(number)
 
     @property
@@ -134,33 +149,52 @@ class World:
         """Kill a random server, start it again, and so on, until the time is over."""
         chance = random.Random(f"{self.seed} kills")
         end = time.monotonic() + self.size.seconds
-        try:
-            while time.monotonic() < end:
-                time.sleep(self.size.pause - self.size.down)
-                number = chance.randrange(SERVERS)
-                server, self._servers[number] = self._servers[number], None
-                assert server is not None
-                self.kills.append(time.monotonic())
-                server.kill()
-                progress(f"{len(self.kills)} kills, {dict(self.answers)}")
-                time.sleep(self.size.down)
-                self._start(number)
-        finally:
-            self.over.set()
+        while time.monotonic() < end:
+            time.sleep(self.size.pause - self.size.down)
+            number = chance.randrange(len(self._places))
+            server, self._servers[number] = self._servers[number], None
+            assert server is not None
+            self.kills.append(time.monotonic())
+            server.kill()
+            progress(f"{len(self.kills)} kills, {dict(self.answers)}")
+            time.sleep(self.size.down)
+            self._start(number)
+
+    @contextmanager
+    def run_clients(self, balancer: str = "") -> Iterator[None]:
+        """Clients work until the end of the block."""
+        with ThreadPoolExecutor(self.size.clients) as pool:
+            clients = [Client(self, number, balancer) for number in range(self.size.clients)]
+            working = [pool.submit(client.run) for client in clients]
+            try:
+                yield
+            finally:
+                self.over.set()
+        for done in working:
+            done.result()
 
     def _start(self, number: int) -> None:
+        place = self._places[number]
         self._servers[number] = self._stack.enter_context(
             running_server(
                 self.folder / f"s{number}", "--port", str(self._ports[number]), "--jobs", "1",
-                "--shared-versions-uri", str(self.folder / "shared"), environment=self._environment,
+                "--shared-versions-uri", str(self.folder / "shared"), *place.flags,
+                environment={"PILOTLIGHT_STATE": place.database},
             )
         )  # fmt: skip
 
 
 @contextmanager
-def open_world(folder: Path, database: str, seed: int, size: Size) -> Iterator[World]:
+def open_world(folder: Path, places: Sequence[ServerPlace], seed: int, size: Size) -> Iterator[World]:
+    """Servers and the records, of which one is a version that can be asked. The model is `folder`/forest."""
+    models.write_sklearn(folder / "forest")
+    jobs.write_lines(folder / "rows.jsonl", models.data()[0].tolist()[:RECORDS])
     with ExitStack() as stack:
-        yield World(folder, database, seed, size, stack)
+        world = World(folder, places, seed, size, stack)
+        for name in (*REGISTERS, ASKED.rpartition("/versions/")[0]):
+            world.servers[0].create_model(name, description=INITIAL)
+        world.servers[0].create_version(ASKED, deploymentUri=str(folder / "forest"))
+        yield world
 
 
 def has_balancer() -> bool:
@@ -188,6 +222,7 @@ class Client:
             (20, self._predict),
             (1, self._create_version),
             (1, self._submit_job),
+            (1, self._submit_tuning),
         )
         weights, does = zip(*actions, strict=True)
         try:
@@ -262,6 +297,19 @@ class Client:
         if reply is not None and reply.status_code == 200:
             world.jobs[f"{PROJECT}/jobs/{job_id}"] = output
 
+    def _submit_tuning(self) -> None:
+        world = self._world
+        if len(world.tunings) >= world.size.tunings:
+            return
+        job_id = f"tuning_{self._name}_{next(self._numbers)}"
+        search = {**SEARCH, "maxTrials": TRIALS, "maxParallelTrials": 2}
+        body = training_job(
+            job_id, world.wheel, jobDir=str(world.folder / "out" / job_id), hyperparameters=search
+        )
+        reply = self._send("POST", f"{PROJECT}/jobs", json=body)
+        if reply is not None and reply.status_code == 200:
+            world.tunings.append(f"{PROJECT}/jobs/{job_id}")
+
     def _note(self, register: str, operation: RegisterOperation) -> None:
         self._world.history[register].append(operation)
 
@@ -300,14 +348,19 @@ def list_violations(world: World) -> list[str]:
         if not any(one.start <= killed + _AFTERMATH and killed <= one.end for killed in world.kills)
     ]
     server = world.servers[0]
-    ended = {name: server.wait(name) for name in world.operations}
-    found += [f"{name} failed: {one['error']}" for name, one in ended.items() if "error" in one]
+    operations = {name: server.wait(name) for name in world.operations}
+    found += [f"{name} failed: {one['error']}" for name, one in operations.items() if "error" in one]
     states = {name: server.call("GET", name).json.get("state") for name in world.versions}
     found += [f"{name} is {state}" for name, state in states.items() if state != "READY"]
     for name, output in world.jobs.items():
         state = jobs.finished(server, name)["state"]
         if state != "SUCCEEDED" or len(jobs.results(output)) != RECORDS:
             found.append(f"{name} is {state}, its results {sorted(output.iterdir())}")
+    for name in world.tunings:
+        ended = jobs.finished(server, name)
+        count = ended.get("trainingOutput", {}).get("completedTrialCount")
+        if (ended["state"], count) != ("SUCCEEDED", str(TRIALS)):
+            found.append(f"{name} is {ended['state']} with {count} trials: {ended.get('errorMessage')}")
     revision = {_REVISION: str(world.revision)}
     known = [
         [one.call("GET", name, headers=revision).json["description"] for name in REGISTERS]

@@ -22,8 +22,8 @@ A setting can be given in four ways. The first that has it counts:
 
 1. a flag on the command line: `--request-timeout 30`;
 2. a variable of the environment: `PILOTLIGHT_REQUEST_TIMEOUT=30`;
-3. a line of the YAML file that `--config` names (`serve` and `node`): `request_timeout: 30`; `on` and `off` need no
-   quotes;
+3. a line of the YAML file that `--config` names (`serve` and `node`): `request_timeout: 30`; `on` and `off`
+   need no quotes;
 4. for a node in a container, the variables of its platform, such as `PORT` and `AIP_HTTP_PORT`
    ([protocols.md](protocols.md#containers)).
 

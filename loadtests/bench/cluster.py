@@ -41,11 +41,13 @@ _MODEL = "m"
 _MODEL_NAME = f"projects/p/models/{_MODEL}"
 _PREDICT = f"/v1/{_MODEL_NAME}:predict"
 _WHY = f"/why/{_MODEL_NAME}/versions/v1"
-_IDLE_SECONDS = 1.0
+# Of a version that is to sleep between two requests, and of one that is to keep its owners between two loads.
+_IDLE_SECONDS, _LONG_IDLE_SECONDS = 1.0, 600.0
 _WAIT_SECONDS = 60.0
 # A change is looked for with pauses of this length, which is what its time may be too much.
 _LOOK_SECONDS = 0.0005
 _CONNECTIONS = 32
+_WIDEN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def run_servers(
         def start(name: str, number: int, environment: Mapping[str, str]) -> ClusterServer:
             port = find_free_port()
             command = [*PILOTLIGHT, "serve", "--port", str(port), "--state-dir", str(folder / name)]
-            command += ["--idle-timeout", str(_IDLE_SECONDS)]
+            command += ["--idle-timeout", str(_LONG_IDLE_SECONDS if on_one_core_each else _IDLE_SECONDS)]
             core = number if on_one_core_each else None
             group = stack.enter_context(run_group(command, environment, core, folder / f"{name}.log"))
             control = ControlClient(port)
@@ -269,16 +271,20 @@ def measure_sum(
 ) -> None:
     """Processor time of a request at the one server and at two that both own the version, by turns."""
     bodies, program = material.bodies_file(_WORKLOAD), choose_program("auto", None)
-    load_servers((alone,), program, bodies, plan.seconds)
+    for turn in range(plan.turns):
+        widen_version(servers, program, bodies)
+        figures.alone.cpu.append(load_servers((alone,), program, bodies, plan.seconds))
+        figures.owner.cpu.append(load_servers(servers, program, bodies, plan.seconds))
+        print(f"load, turn {turn + 1} of {plan.turns}", file=sys.stderr, flush=True)
+
+
+def widen_version(servers: Sequence[ClusterServer], program: LoadProgram, bodies: Path) -> None:
+    """Load it until all the servers own it."""
     end = time.monotonic() + _WAIT_SECONDS
     while len(servers[0].find_owners()) < len(servers):
         if time.monotonic() > end:
             raise SystemExit("the load does not give the version a second owner")
-        load_servers(servers, program, bodies, plan.seconds)
-    for turn in range(plan.turns):
-        figures.alone.cpu.append(load_servers((alone,), program, bodies, plan.seconds))
-        figures.owner.cpu.append(load_servers(servers, program, bodies, plan.seconds))
-        print(f"load, turn {turn + 1} of {plan.turns}", file=sys.stderr, flush=True)
+        load_servers(servers, program, bodies, _WIDEN_SECONDS)
 
 
 def load_servers(

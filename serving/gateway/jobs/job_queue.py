@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from autoscaler.pools import NodePool
 from autoscaler.supervision import Supervisor
-from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unimplemented
+from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable, Unimplemented
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.error_streak import ErrorStreak, explain_error
@@ -523,6 +523,8 @@ class JobQueue:
             await self._catalog.change(
                 rules.record_progress, record.name, attempt.output, running=attempt.is_running
             )
+        except Unavailable as error:
+            logger.warning("the progress of %s cannot be written now: %s", record.name, error.message)
         except Exception:
             # That is no reason to end the attempt.
             logger.exception("the progress of %s cannot be written down", record.name)

@@ -33,7 +33,7 @@ from tests.soak.cluster.world import (
 
 SERVERS = 3
 SHORT = Size(seconds=6, pause=1, down=0, clients=2, jobs=0, versions=1)
-LONG = Size(seconds=60, pause=5, down=0, clients=3, jobs=6, versions=10, tunings=1)
+LONG = Size(seconds=60, pause=5, down=0, clients=3, jobs=3, versions=10, tunings=1)
 SLEEPING = 6
 # Seconds within which a change is refused that cannot be made: a silent database is known after eight.
 _REFUSED_WITHIN = 30.0

@@ -26,7 +26,7 @@ from batch.beam.runners import RemoteRunner
 from batch.beam.trouble_watch import TroubleWatch
 from batch.beam.worker_environment import explain_start_failure
 from batch.engines.engine import Engine, EngineState
-from batch.engines.root_cause import find_root_cause, find_version_conflict
+from batch.engines.root_cause import find_busy_job_server, find_root_cause, find_version_conflict
 from batch.failures import JobFailed, WorkersLost
 from batch.messages import FailureStatus, JobCounts
 from batch.worker_signs import format_signs_folder, read_signs
@@ -205,7 +205,7 @@ def _build_failure(remote: RemoteRunner, state: str, text: str, trouble: str) ->
     )
     if known and not remote.engine.is_worker_lost(text):
         return JobFailed(FailureStatus(FailedPrecondition.status, known))
-    reason = find_root_cause(text) or "see the job's log, and its own"
+    reason = find_busy_job_server(text) or find_root_cause(text) or "see the job's log, and its own"
     message = f"{remote.name} ended the pipeline in the state {state}: {reason}"
     if remote.engine.is_worker_lost(text):
         return WorkersLost(message)

@@ -21,6 +21,9 @@ _CONFLICT = re.compile(
     r"|(NoSuchMethodError|NoClassDefFoundError): .*?org[./]apache[./](?P<other>flink|spark)"
 )
 
+# Spark's words, of a job server that has not ended its last job yet too.
+_BUSY = "Only one SparkContext should be running in this JVM"
+
 
 def find_version_conflict(trace: str) -> str:
     """A sentence, if the job server and the cluster have different versions; else ""."""
@@ -31,6 +34,16 @@ def find_version_conflict(trace: str) -> str:
     return (
         f"The job server and the cluster have different versions of {name} ({found[0]}). Both must be the "
         "same: take the job server that was built for the cluster's version, see docs/batch.md."
+    )
+
+
+def find_busy_job_server(trace: str) -> str:
+    """A sentence, if a job server of Spark has a job already; else ""."""
+    if _BUSY not in trace:
+        return ""
+    return (
+        "The job server has another job, and Spark has one at a time in each. Leave out --job_endpoint, so "
+        "that each job starts a job server of its own, or run one job at a time (--jobs 1)."
     )
 
 

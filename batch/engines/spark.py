@@ -29,13 +29,15 @@ _POLL_SECONDS = 0.2
 # Beam's job server adds an identifier of its own to the name of the pipeline.
 _INVOCATION = re.compile(r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _MASTER = re.compile(r"spark://(?P<addresses>.+)")
-# What Spark says when it has lost executors, or its master, too often.
+# What Spark says when it has lost executors, or its master, too often, and when the job server, which is the
+# driver, has not ended its last application yet.
 _LOST_WORKER = (
     "ExecutorLostFailure",
     "Master removed our application",
     "All masters are unresponsive",
     "FetchFailed",
     "SparkContext was shut down",
+    "Only one SparkContext should be running in this JVM",
 )
 
 

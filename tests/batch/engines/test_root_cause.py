@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from batch.engines.root_cause import find_root_cause, find_version_conflict
+from batch.engines.engine import PipelineName
+from batch.engines.root_cause import find_busy_job_server, find_root_cause, find_version_conflict
+from batch.engines.spark import SparkEngine
 
 NESTED = """\
 java.util.concurrent.ExecutionException: org.apache.flink.client.ProgramInvocationException: Job failed
@@ -67,6 +69,18 @@ def test_versions_that_do_not_match_are_named() -> None:
         "org.apache.spark.scheduler.Task; local class incompatible). "
     )
     assert find_version_conflict(NESTED) == find_version_conflict(FLAT) == ""
+
+
+def test_a_job_server_that_has_a_job_is_named() -> None:
+    """As Spark 3.5.5 answers; another attempt may find it free."""
+    trace = (
+        "org.apache.spark.SparkException: Only one SparkContext should be running in this JVM (see "
+        "SPARK-2243).The currently running SparkContext was created at:\norg.apache.beam.X.y(X.java:1)"
+    )
+
+    assert "run one job at a time (--jobs 1)" in find_busy_job_server(trace)
+    assert SparkEngine([], PipelineName("n"), 1).is_worker_lost(trace)
+    assert find_busy_job_server(NESTED) == find_busy_job_server(FLAT) == ""
 
 
 def test_a_sentence_is_bounded() -> None:

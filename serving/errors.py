@@ -289,6 +289,26 @@ _HTTP_STATUS_OF_CLASS: Sequence[tuple[type[ServingError], int]] = (
 )
 
 
+ERRORS_BY_STATUS: Mapping[str, type[ServingError]] = {
+    kind.status: kind
+    for kind in (
+        Aborted,
+        AlreadyExists,
+        Cancelled,
+        DeadlineExceeded,
+        FailedPrecondition,
+        Internal,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        ResourceExhausted,
+        Unauthenticated,
+        Unavailable,
+        Unimplemented,
+    )
+}
+
+
 def error_to_json(error: ServingError) -> dict[str, Any]:
     """The body of an HTTP error response, in Google's structured form."""
     body: dict[str, Any] = {"code": http_status(error), "message": error.message, "status": error.status}

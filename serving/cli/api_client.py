@@ -26,15 +26,6 @@ _CONNECT_TIMEOUT = 5.0
 _MAX_SHOWN = 300
 _REVISION = REVISION.decode()
 
-_ERRORS_BY_STATUS: Mapping[str, type[ServingError]] = {
-    kind.status: kind
-    for kind in (
-        errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition,
-        errors.Aborted, errors.PermissionDenied, errors.Unauthenticated, errors.ResourceExhausted,
-        errors.Cancelled, errors.DeadlineExceeded, errors.Unavailable, errors.Unimplemented, errors.Internal,
-    )
-}  # fmt: skip
-
 
 class ServerUnreachable(ServingError):
     """No server answers at the address."""
@@ -255,7 +246,7 @@ def parse_rpc_status(status: Mapping[str, Any]) -> ServingError:
 
 def create_error(status: str, message: str) -> ServingError:
     """The error with this google.rpc code; Internal for an unknown code."""
-    return _ERRORS_BY_STATUS.get(status, Internal)(message)
+    return errors.ERRORS_BY_STATUS.get(status, Internal)(message)
 
 
 def _parse_error(error: Any) -> ServingError:

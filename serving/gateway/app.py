@@ -67,6 +67,7 @@ from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.control.status import ClusterStatus, Readiness, ReadinessState
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
+from serving.gateway.jobs.job_reader import Curves, JobReader, LocalJobReader
 from serving.gateway.jobs.kinds.prediction.prediction_kind import JOB_COMMAND, PredictionKind
 from serving.gateway.jobs.kinds.training.bucket_curves import BucketCurveReader
 from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
@@ -101,6 +102,7 @@ from serving.scratch_folders import sweep_scratch
 
 if TYPE_CHECKING:  # imported only where they are switched on
     from serving.gateway.api.metadata_service import MetadataService
+    from serving.gateway.console.charts.metric_curves import MetricCurveReader
     from serving.gateway.state_sharing import StateSharing
 
 logger = logging.getLogger(__name__)
@@ -246,7 +248,10 @@ class Gateway:
             pool=self._pool,
             max_versions=config.max_versions_per_project,
             fetch_files=self._deployer.fetch_files,
+            find_server=lambda: None if sharing is None else sharing.own_server,
         )
+        self._metric_curves: MetricCurveReader | None = None
+        local_job_reader = LocalJobReader(self._jobs, self._read_curves)
         self._pruner = RecordPruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.from_config(config, environment, self._supervisor)
         self._prediction_stats = PredictionStats()
@@ -300,7 +305,11 @@ class Gateway:
                 deployer=self._deployer,
                 reconciler=self._reconciler,
                 load_meter=self._server_load_meter,
+                job_reader=local_job_reader,
             )
+        )
+        self._job_reader: JobReader = (
+            local_job_reader if sharing is None else sharing.create_job_reader(local_job_reader)
         )
         self._in_process_api = InProcessApi(self, self._prediction_proxy)
         self._is_ready = False
@@ -358,7 +367,7 @@ class Gateway:
         )
         operations = OperationsApi(self._catalog, self._operation_runner)
         importance = ParameterImportance(self._suggestions.measure_importance)
-        jobs = JobsApi(self._catalog, self._jobs, importance, config.queue_jobs, self._access)
+        jobs = JobsApi(self._catalog, self._jobs, self._job_reader, importance, config, access=self._access)
         studies = StudiesApi(self._catalog, config.max_studies_per_project)
         trials = TrialsApi(self._catalog, TrialSuggester(self._catalog, self._suggestions))
         study_operations = StudyOperationsApi(self._catalog)
@@ -400,7 +409,11 @@ class Gateway:
             "pilotlight.jobs.models": jobs.list_models,
             "pilotlight.jobs.importance": jobs.get_importance,
             "pilotlight.entries.list": LogEntriesApi(
-                lambda: self._catalog.state, self._jobs, self._access, self._api_limits
+                lambda: self._catalog.state,
+                self._job_reader,
+                self._access,
+                self._api_limits,
+                config.request_timeout,
             ).list,
             "pilotlight.discovery.rest": discovery.get_document,
             "pilotlight.discovery.list": discovery.list_apis,
@@ -467,7 +480,6 @@ class Gateway:
 
     def _create_console(self) -> AsgiApp:
         from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
-        from serving.gateway.console.charts.metric_curves import MetricCurveReader  # noqa: PLC0415
         from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck  # noqa: PLC0415
         from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
 
@@ -489,9 +501,17 @@ class Gateway:
                 health_checks=HealthCheckRunner(self._config, self._environment),
                 write_check=WriteCheck(self._catalog.check_writable),
                 get_readiness=self._get_readiness,
-                metric_curves=MetricCurveReader(self._bucket_curves.read),
+                read_curves=lambda record: self._job_reader.read_curves(record, self._config.request_timeout),
             )
         )
+
+    async def _read_curves(self, job_dir: str) -> Curves:
+        """The metrics that event files in a job's folder have."""
+        from serving.gateway.console.charts.metric_curves import MetricCurveReader  # noqa: PLC0415  at first use
+
+        if self._metric_curves is None:
+            self._metric_curves = MetricCurveReader(self._bucket_curves.read)
+        return await self._metric_curves.read(job_dir)
 
     def _describe_models(self) -> CatalogModelInfo:
         return CatalogModelInfo(
@@ -535,6 +555,7 @@ class Gateway:
         await self._catalog.open()
         if self._access is not None:
             await self._access.refresh_tokens()
+        own_server = None if self._sharing is None else await self._sharing.identify_server(self._config)
         uids = {record.uid for record in self._catalog.state.versions.values()}
         cleanup_threads = ThreadPool("sweep", 1)
         await cleanup_threads.run(self._deployer.delete_orphaned_files, uids)
@@ -554,9 +575,9 @@ class Gateway:
             self._request_log.start()
             closing.push_async_callback(self._request_log.close)
             await closing.enter_async_context(self._pool)
-            if self._peers is not None:
+            if self._peers is not None and own_server is not None:
                 closing.push_async_callback(self._peers.leave)
-                await self._peers.join()
+                await self._peers.join(own_server)
             self._start_loops(closing)
             if self._peers is not None:
                 closing.push_async_callback(self._peers.stop)

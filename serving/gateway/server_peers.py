@@ -23,11 +23,13 @@ from serving.gateway.control.placement.placement_demand import PlacementDemand
 from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.placement.server_placement import ServerPlacement, ServerView
 from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.jobs.job_questions import JobQuestionAnswerer
 from serving.gateway.proxy.peers.forwarded_request import answer_forwarded
 from serving.gateway.proxy.peers.peer_client import PeerClient, ReceiveLimits
 from serving.gateway.proxy.peers.peer_protocol import HandshakeKey, PeerAddress, PeerTls
 from serving.gateway.proxy.peers.peer_server import PeerServer
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
+from serving.gateway.state.records import JobServer
 from serving.gateway.state.shared.membership import Membership, ServerRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.transport.http_server import listen_tcp
@@ -36,7 +38,7 @@ _ID_FILE = "server-id"
 
 
 class PeerCollaborators(NamedTuple):
-    """The parts of a gateway that peers have to do with."""
+    """The parts of a gateway that peers have to do with. `owns_work` tells whether the work is its own."""
 
     proxy: PredictionProxy
     autoscaler: Autoscaler
@@ -44,6 +46,8 @@ class PeerCollaborators(NamedTuple):
     deployer: VersionDeployer
     reconciler: Reconciler
     load_meter: ServerLoadMeter
+    questions: JobQuestionAnswerer
+    owns_work: Callable[[], bool]
 
 
 class ServerPeers:
@@ -68,19 +72,19 @@ class ServerPeers:
         self._listener: socket.socket | None = None
         self._loops: list[BackgroundLoop] = []
 
-    async def join(self) -> None:
+    async def join(self, own: JobServer) -> None:
         """Know the others, and be known to them: then limits of nodes are divided.
 
         Raises Unavailable if the address cannot be bound, or the database not be asked.
         """
         config, tls, gateway = self._config, self._tls, self._gateway
         secret = await self._thread.run(self._membership.read_secret)
-        own_id = await self._thread.run(identify_server, config.state_dir)
         self._listener = listener = listen_tcp(config.peer_host, int(config.peer_port), "--peer-port")
         port = listener.getsockname()[1]
         self._server = PeerServer(
             functools.partial(answer_forwarded, gateway.proxy),
-            HandshakeKey(secret, PeerAddress(own_id, config.peer_host, port)),
+            gateway.questions.answer,
+            HandshakeKey(secret, PeerAddress(own.id, config.peer_host, port)),
             None if tls is None else tls.server,
             config.max_body_bytes,
         )
@@ -91,9 +95,10 @@ class ServerPeers:
 
         self._placement = placement = ServerPlacement(
             self._membership,
-            self._describe_own(own_id, port),
+            self._describe_own(own, port),
             PlacementDemand(gateway.autoscaler, gateway.pool, config.queue_requests),
             read_load=lambda: gateway.load_meter.load.highest,
+            owns_work=gateway.owns_work,
             connect=connect,
             on_shares_changed=gateway.reconciler.reshare_nodes,
             find_limit=gateway.reconciler.find_node_limit,
@@ -135,6 +140,16 @@ class ServerPeers:
         if self._placement is not None:
             await self._placement.leave()
 
+    def find_worker(self) -> JobServer | None:
+        """The other server that does the work, as far as this one knows."""
+        found = None if self._placement is None else self._placement.find_worker()
+        return None if found is None else JobServer(found.id, found.name)
+
+    async def ask(self, server: str, question: bytes, seconds: float) -> bytes | None:
+        """Implements `serving.gateway.jobs.shared_job_reader.PeerAsker`."""
+        client = None if self._placement is None else self._placement.find_client(server)
+        return None if client is None else await client.ask(question, seconds)
+
     def list_servers(self) -> list[ServerView]:
         return [] if self._placement is None else self._placement.list_servers()
 
@@ -148,11 +163,11 @@ class ServerPeers:
         placement = self._placement
         return ({}, 0.0) if placement is None else (dict(placement.hops), placement.hop_seconds)
 
-    def _describe_own(self, own_id: str, port: int) -> ServerRecord:
+    def _describe_own(self, own: JobServer, port: int) -> ServerRecord:
         config, pool = self._config, self._gateway.pool
         return ServerRecord(
-            id=own_id,
-            name=name_server(config),
+            id=own.id,
+            name=own.name,
             host=config.peer_host,
             port=port,
             machine=machine.identify_machine(),

@@ -22,10 +22,15 @@ from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.status import ServerScope
 from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
+from serving.gateway.jobs.job_questions import JobQuestionAnswerer
+from serving.gateway.jobs.job_reader import LocalJobReader
+from serving.gateway.jobs.shared_job_reader import SharedJobReader
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
-from serving.gateway.server_peers import PeerCollaborators, ServerPeers, name_server
+from serving.gateway.server_peers import PeerCollaborators, ServerPeers, identify_server, name_server
 from serving.gateway.state.catalog_state import Commit
+from serving.gateway.state.records import JobServer
 from serving.gateway.state.shared.postgres_store import PostgresStore
+from serving.gateway.thread_pool import ThreadPool
 from serving.http_headers import REVISION, Message, Receive, Scope, Send, find_header
 from serving.protocols.paths import detect_dialect
 
@@ -49,6 +54,7 @@ class StateSharing:
         self._version_sharing: VersionSharing | None = None
         self._maintenance: PackMaintenance | None = None
         self._peers: ServerPeers | None = None
+        self.own_server: JobServer | None = None
 
     def create_version_sharing(
         self, config: ServeConfig, environment: Mapping[str, str], find_awake: Callable[[], Collection[str]]
@@ -87,13 +93,35 @@ class StateSharing:
         deployer: VersionDeployer,
         reconciler: Reconciler,
         load_meter: ServerLoadMeter,
+        job_reader: LocalJobReader,
     ) -> ServerPeers | None:
         """None where this server is to answer by itself (setting peer_port)."""
         self._server_name = name_server(config)
         if config.peer_port != OFF:
-            parts = PeerCollaborators(proxy, autoscaler, pool, deployer, reconciler, load_meter)
+            catalog = self._catalog
+            questions = JobQuestionAnswerer(job_reader, lambda: catalog.state, lambda: catalog.owns_work)
+            parts = PeerCollaborators(
+                proxy,
+                autoscaler,
+                pool,
+                deployer,
+                reconciler,
+                load_meter,
+                questions,
+                lambda: catalog.owns_work,
+            )
             self._peers = ServerPeers(config, self._store.membership, parts)
         return self._peers
+
+    def create_job_reader(self, local: LocalJobReader) -> SharedJobReader:
+        """`create_peers` comes before."""
+        return SharedJobReader(local, self._peers, lambda: self.own_server, lambda: self._catalog.owns_work)
+
+    async def identify_server(self, config: ServeConfig) -> JobServer:
+        """Find out what this server is known by; before that `own_server` is None. Raises Unavailable."""
+        id_of_folder = await ThreadPool("server id", 1).run(identify_server, config.state_dir)
+        self.own_server = JobServer(id_of_folder, name_server(config))
+        return self.own_server
 
     def find_scope(self, key: str) -> ServerScope:
         """Of which server a status tells, and the servers of a version, "" for none."""

@@ -50,7 +50,8 @@ def follow_job(
             for line in find_new_lines(log, live.get("log", ())):
                 if task in (None, parse_log_source(line)):
                     shown.log(line)
-            log = live.get("log", ())
+            # None while the server that runs the job cannot be reached.
+            log = live.get("log") or log
             shown.show(parse_job_progress(live))
             if live["state"] in FINAL_STATES:
                 break

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.query.filters import find_required_values, parse_expression
@@ -16,39 +17,40 @@ from serving.gateway.api.request_io import (
     page_response,
     read_json,
     read_resource,
+    read_timeout,
     read_update_mask,
 )
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.catalog.tuning_jobs import find_tuning_study
 from serving.gateway.jobs.job_queue import JobQueue
+from serving.gateway.jobs.job_reader import JobReader
 from serving.gateway.request_context import get_caller
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.gateway.studies.parameter_importance import ParameterImportance
-from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, to_camel_case
-
-_TAIL_LINES = 20
-_QUEUE = 62
 
 
 class JobsApi:
-    """The methods on jobs; `queue_jobs` is how many may be unfinished, `access` None while that is off."""
+    """The methods on jobs; `access` is None while that is off."""
 
     def __init__(
         self,
         catalog: Catalog,
         job_queue: JobQueue,
+        job_reader: JobReader,
         importance: ParameterImportance,
-        queue_jobs: int,
+        config: ServeConfig,
+        *,
         access: AccessControl | None = None,
     ) -> None:
         self._catalog = catalog
         self._job_queue = job_queue
+        self._job_reader = job_reader
         self._importance = importance
-        self._queue_jobs = queue_jobs
+        self._queue_jobs = config.queue_jobs
+        self._request_timeout = config.request_timeout
         self._access = access
-        self._threads = ThreadPool("job logs", 2, queue=_QUEUE)
 
     async def create(self, request: Request) -> Response:
         """projects.jobs.create."""
@@ -103,9 +105,8 @@ class JobsApi:
     async def get_progress(self, request: Request) -> Response:
         """`GET /jobs/…`: the counts of a job, its rate, and the end of its log."""
         record = self._find_record(request)
-        progress = self._job_queue.render_progress(record)
-        lines = await self._threads.run(self._job_queue.read_last_lines, record, _TAIL_LINES)
-        return json_response({"state": record.job.state, **progress, "log": lines})
+        progress = await self._job_reader.read_progress(record, self._read_timeout(request))
+        return json_response({"state": record.job.state, **progress})
 
     async def list_models(self, request: Request) -> Response:
         """`GET /jobs/…/models`: the folders with models that a training job has made.
@@ -114,7 +115,7 @@ class JobsApi:
         """
         record = self._find_record(request)
         trial = request.query_params.get("trial", "")
-        found = await self._job_queue.kinds[record.kind].find_models(record, trial)
+        found = await self._job_reader.find_models(record, trial, self._read_timeout(request))
         return json_response({"folder": found.folder, "models": list(found.models)})
 
     async def get_importance(self, request: Request) -> Response:
@@ -124,6 +125,9 @@ class JobsApi:
         if study is None:
             raise FailedPrecondition(f"{record.job.job_id} has no trials.")
         return json_response({"shares": await self._importance.get_shares(study)})
+
+    def _read_timeout(self, request: Request) -> float:
+        return read_timeout(request, self._request_timeout)
 
     def _find_record(self, request: Request) -> JobRecord:
         return rules.get_job(self._catalog.state, _job_name(request))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import heapq
-import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -15,11 +14,19 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.api.request_io import json_response, read_resource
+from serving.gateway.api.request_io import json_response, read_resource, read_timeout
 from serving.gateway.catalog.jobs import job_name
-from serving.gateway.jobs.job_queue import JobQueue
+from serving.gateway.jobs.job_reader import JobReader
 from serving.gateway.jobs.log_filter import LogFilter
 from serving.gateway.jobs.log_lines import JobLogLine
+from serving.gateway.jobs.log_query import (
+    LinePosition,
+    LogPart,
+    LogQuery,
+    list_entry_fields,
+    merge_parts,
+    position_of,
+)
 from serving.gateway.proxy.rate_limits import ApiRateLimits
 from serving.gateway.request_context import get_caller
 from serving.gateway.state.catalog_state import CatalogState
@@ -32,15 +39,9 @@ PERMISSION = "ml.jobs.get"
 _ORDERS = ("timestamp asc", "timestamp desc")
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 50, 1000
 _MAX_PROJECTS = 10
-# Of the texts of one answer.
-_MAX_PAGE_BYTES = 8 << 20
-_RESOURCE_TYPE = "ml_job"
 _TRIAL_LABEL = "ml.googleapis.com/trial_id"
-_TOKEN = re.compile(r"(\d{1,19})/(\d{1,18})/(.{1,500})")
+_TOKEN = re.compile(r"(\d{1,19})/(\d{1,20})/(.{1,500})")
 _THREADS, _QUEUE = 2, 30
-
-# Of an entry among those of all jobs: its time, its number among those of that time, and its job.
-EntryPosition = tuple[int, int, str]
 
 
 class ListLogEntriesRequest(Resource, frozen=True):
@@ -55,104 +56,59 @@ class ListLogEntriesRequest(Resource, frozen=True):
 
 
 class LogEntriesApi:
-    """`access` is None while access control is off."""
+    """`access` is None while access control is off; a request may take `request_timeout` seconds."""
 
     def __init__(
         self,
         state: Callable[[], CatalogState],
-        job_queue: JobQueue,
+        job_reader: JobReader,
         access: AccessControl | None,
         limits: ApiRateLimits,
+        request_timeout: float,
     ) -> None:
         self._state = state
-        self._job_queue = job_queue
+        self._job_reader = job_reader
         self._access = access
         self._limits = limits
-        self._threads = ThreadPool("log entries", _THREADS, queue=_QUEUE)
+        self._request_timeout = request_timeout
+        self._threads = ThreadPool("log pages", _THREADS, queue=_QUEUE)
 
     async def list(self, request: Request) -> Response:
         """Return a page of the entries of one job, for callers who may see the job."""
         sent = await read_resource(request, ListLogEntriesRequest)
         projects = _parse_projects(sent)
-        size, descending = _clamp_page_size(sent.page_size), _is_descending(sent.order_by)
-        after = _parse_page_token(sent.page_token)
-        chosen = LogFilter.from_text(sent.filter)
-        names = [job_name(project, chosen.job) for project in projects]
+        query = LogQuery(
+            filter=sent.filter,
+            count=_clamp_page_size(sent.page_size),
+            descending=_is_descending(sent.order_by),
+            after=_parse_page_token(sent.page_token),
+        )
+        job, seconds = LogFilter.from_text(sent.filter).job, read_timeout(request, self._request_timeout)
+        names = [job_name(project, job) for project in projects]
         for project, name in zip(projects, names, strict=True):
             if self._access is not None:
                 self._access.check_permission(get_caller(request.scope), PERMISSION, name)
             self._limits.admit(project, job=False)
         jobs = self._state().jobs
         records = [jobs[name] for name in names if name in jobs]
-
-        def build_response() -> Response:
-            return json_response(self._build_page(records, chosen, size, descending=descending, after=after))
-
-        return await self._threads.run(build_response)
-
-    def _build_page(
-        self,
-        records: Sequence[JobRecord],
-        chosen: LogFilter,
-        size: int,
-        *,
-        descending: bool,
-        after: EntryPosition | None,
-    ) -> dict[str, Any]:
-        since = chosen.earliest_time if after is None or descending else max(chosen.earliest_time, after[0])
-        lines = heapq.merge(
-            *(self._filter_lines(record, chosen, since) for record in records), key=_entry_position
+        found = await asyncio.gather(
+            *(self._job_reader.read_log(record, query, seconds) for record in records)
         )
-        found = choose_lines(lines, size + 1, descending=descending, after=after)
-        entries, taken = [], 0
-        for line, record in itertools.islice(found, size):
-            if taken and taken + len(line.text) > _MAX_PAGE_BYTES:
-                break
-            taken += len(line.text)
-            entries.append(_render_entry(line, record))
-        body: dict[str, Any] = {"entries": entries} if entries else {}
-        if len(entries) < len(found):
-            token = "/".join(map(str, _entry_position(found[len(entries) - 1]))).encode()
-            body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
-        return body
-
-    def _filter_lines(
-        self, record: JobRecord, chosen: LogFilter, since: int
-    ) -> Iterator[tuple[JobLogLine, JobRecord]]:
-        """In order, from a time on in microseconds since the epoch."""
-        matches = chosen.build_matcher(_common_fields(record))
-        lines = self._job_queue.iter_log_lines(record, since)
-        return ((line, record) for line in lines if matches(line))
+        parts = [(record, part) for record, parts in zip(records, found, strict=True) for part in parts]
+        return await self._threads.run(_build_response, parts, query)
 
 
-def choose_lines(
-    lines: Iterator[tuple[JobLogLine, JobRecord]],
-    count: int,
-    *,
-    descending: bool,
-    after: EntryPosition | None,
-) -> Sequence[tuple[JobLogLine, JobRecord]]:
-    """The first of the ordered lines, or the last ones, behind a position; reads no more than it needs."""
-    if descending:
-        before = (one for one in lines if after is None or _entry_position(one) < after)
-        return heapq.nlargest(count, before, key=_entry_position)
-    behind = (one for one in lines if after is None or _entry_position(one) > after)
-    return list(itertools.islice(behind, count))
-
-
-def _common_fields(record: JobRecord) -> dict[str, str]:
-    """The fields that all entries of a job have."""
-    project = record.name.split("/")[1]
-    return {
-        "logName": f"projects/{project}/logs/ml.googleapis.com%2Fjob",
-        "resource.type": _RESOURCE_TYPE,
-        "resource.labels.job_id": record.job.job_id,
-        "resource.labels.project_id": project,
-    }
+def _build_response(parts: Sequence[tuple[JobRecord, LogPart]], query: LogQuery) -> Response:
+    page, is_last = merge_parts(parts, query)
+    body: dict[str, Any] = {"entries": [_render_entry(*one) for one in page]} if page else {}
+    if page and not is_last:
+        token = "/".join(map(str, position_of(*page[-1]))).encode()
+        body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
+    return json_response(body)
 
 
 def _render_entry(line: JobLogLine, record: JobRecord) -> dict[str, Any]:
-    fixed = _common_fields(record)
+    fixed = list_entry_fields(record)
     return {
         "logName": fixed["logName"],
         "resource": {
@@ -205,12 +161,7 @@ def _is_descending(order: str) -> bool:
     return order == _ORDERS[1]
 
 
-def _entry_position(found: tuple[JobLogLine, JobRecord]) -> EntryPosition:
-    line, record = found
-    return line.time, line.number, record.name
-
-
-def _parse_page_token(token: str) -> EntryPosition | None:
+def _parse_page_token(token: str) -> LinePosition | None:
     if not token:
         return None
     try:

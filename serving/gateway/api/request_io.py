@@ -15,7 +15,14 @@ from starlette.responses import Response
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.query.paging import PagedList
 from serving.gateway.thread_pool import ThreadPool
-from serving.http_headers import Receive, body_too_large, check_body_length
+from serving.http_headers import (
+    TIMEOUT,
+    Receive,
+    body_too_large,
+    check_body_length,
+    find_header,
+    parse_timeout,
+)
 from serving.json_depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
 from serving.names import ModelName, VersionName
 from serving.protocols import Dialect
@@ -48,6 +55,12 @@ class IdConvertor(Convertor[str]):
 
 
 register_url_convertor("id", IdConvertor())
+
+
+def read_timeout(request: Request, longest: float) -> float:
+    """The seconds that a request has: those of its header, at most `longest`. Raises InvalidArgument."""
+    given = find_header(request.scope, TIMEOUT)
+    return longest if given is None else min(parse_timeout(given), longest)
 
 
 def model_name(request: Request) -> ModelName:

@@ -29,6 +29,7 @@ from serving.gateway.state.records import (
     JobKindName,
     JobOutput,
     JobRecord,
+    JobServer,
     TuningRecord,
     VersionRecord,
 )
@@ -251,11 +252,14 @@ def mark_failing(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) 
 # ---- an attempt, from its start to its end
 
 
-def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput) -> JobRecord:
-    """Begin the next attempt with this output, unless the job is ending."""
+def start_attempt(
+    draft: StateDraft, stamp: ChangeStamp, name: str, output: JobOutput, server: JobServer | None = None
+) -> JobRecord:
+    """Begin the next attempt with this output, at a server of several, unless the job is ending."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
         return record
+    record = _with_server(record, stamp, server)
     is_queued = record.job.state is JobState.QUEUED
     begun = _with_job(
         with_output(record, output),
@@ -263,6 +267,11 @@ def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str, output: JobO
         start_time=record.job.start_time or format_timestamp(stamp.now),
     )
     return _put_if_changed(draft, msgspec.structs.replace(begun, attempt=record.attempt + 1))
+
+
+def record_server(draft: StateDraft, stamp: ChangeStamp, name: str, server: JobServer | None) -> JobRecord:
+    """Record which server of several works on a job from now on."""
+    return _put_if_changed(draft, _with_server(get_job(draft, name), stamp, server))
 
 
 def record_progress(
@@ -349,6 +358,16 @@ def with_output(record: JobRecord, output: JobOutput) -> JobRecord:
             return _with_job(record, prediction_output=output)
         case TrainingOutput():
             return _with_job(record, training_output=output)
+
+
+def _with_server(record: JobRecord, stamp: ChangeStamp, server: JobServer | None) -> JobRecord:
+    if server is None:
+        return record
+    servers, since = record.servers, stamp.now.isoformat()
+    if servers and servers[-1].id == server.id:
+        # It may have another name since it was started again.
+        servers, since = servers[:-1], servers[-1].since
+    return msgspec.structs.replace(record, servers=(*servers, msgspec.structs.replace(server, since=since)))
 
 
 def _with_job(record: JobRecord, **changes: Any) -> JobRecord:

@@ -9,44 +9,11 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from serving.errors import (
-    Aborted,
-    AlreadyExists,
-    Cancelled,
-    DeadlineExceeded,
-    FailedPrecondition,
-    Internal,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    ResourceExhausted,
-    ServingError,
-    Unauthenticated,
-    Unavailable,
-    Unimplemented,
-)
+from serving.errors import ERRORS_BY_STATUS, Internal, ServingError
 from serving.gateway.methods import METHODS
 from serving.protocols import Reply
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
-_ERRORS: Mapping[str, type[ServingError]] = {
-    kind.status: kind
-    for kind in (
-        Aborted,
-        AlreadyExists,
-        Cancelled,
-        DeadlineExceeded,
-        FailedPrecondition,
-        Internal,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        ResourceExhausted,
-        Unauthenticated,
-        Unavailable,
-        Unimplemented,
-    )
-}
 
 
 def build_target(method: str, parameters: Mapping[str, str], query: Mapping[str, str]) -> bytes:
@@ -72,7 +39,7 @@ def read_error(body: Any, http_status: int) -> ServingError:
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return Internal(f"The API answered with HTTP status {http_status}.")
-    kind = _ERRORS.get(str(error.get("status")), Internal)
+    kind = ERRORS_BY_STATUS.get(str(error.get("status")), Internal)
     return kind(str(error.get("message", "")), field=_read_field(error))
 
 

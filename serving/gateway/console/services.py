@@ -9,7 +9,6 @@ from serving.config import ServeConfig
 from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
-from serving.gateway.console.charts.metric_curves import MetricCurveReader
 from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck
 from serving.gateway.control.file_check import FileFindings, InputChecker
 from serving.gateway.control.status import ClusterStatus, Readiness
@@ -18,7 +17,9 @@ from serving.gateway.observability.metrics import Metrics
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.wait_recorder import WaitRecorder
 from serving.gateway.state.catalog_state import CatalogState
+from serving.gateway.state.records import JobRecord
 from serving.resources import Version
+from tuning.metrics.event_curves import Curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,4 +45,4 @@ class ConsoleServices:
     health_checks: HealthCheckRunner
     write_check: WriteCheck
     get_readiness: Callable[[], Readiness]
-    metric_curves: MetricCurveReader
+    read_curves: Callable[[JobRecord], Awaitable[Curves]]

@@ -36,7 +36,7 @@ from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcesses, JobProcessLauncher, ReportHandler
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 from serving.gateway.state.catalog_state import CatalogState, Commit
-from serving.gateway.state.records import JobKindName, JobOutput, JobRecord, VersionRecord
+from serving.gateway.state.records import JobKindName, JobOutput, JobRecord, JobServer, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, Operation, Version
 from serving.scratch_folders import remove_folder
@@ -89,6 +89,10 @@ class _ActiveJob:
     task: asyncio.Task[None] | None = None
 
 
+def _share_with_none() -> None:
+    return None
+
+
 FetchFiles = Callable[[VersionRecord], Awaitable[VersionRecord]]
 """Returns the version with the paths of its files. Raises a ServingError."""
 
@@ -99,7 +103,8 @@ class JobQueue:
     Each job that is worked on has a task of the application's supervisor, and its own folder in `folder`.
     Processes may be forked from pilots of `pool`. Versions that jobs become are created by `operations`; a
     project may have `max_versions`, 0: any number. `fetch_files` has the files of a job's version on this
-    server, where another one may have prepared them.
+    server, where another one may have prepared them. `find_server` returns what this server is known by to
+    others of its state, None where there are no others.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class JobQueue:
         max_versions: int = 0,
         timing: JobTiming | None = None,
         fetch_files: FetchFiles | None = None,
+        find_server: Callable[[], JobServer | None] = _share_with_none,
     ) -> None:
         self._catalog = catalog
         self._supervisor = supervisor
@@ -126,6 +132,7 @@ class JobQueue:
         self._processes = JobProcesses()
         self._timing = timing or JobTiming()
         self._fetch_files = fetch_files
+        self._find_server = find_server
         self._active_jobs: dict[str, _ActiveJob] = {}
         self._accepting = False
         self._limit_timer: asyncio.TimerHandle | None = None
@@ -192,8 +199,9 @@ class JobQueue:
             # If it fails, the next change of the state retries it.
             self._supervisor.start_task("job", self._fail_for_deleted_version(record), title=record.name)
 
-    async def suspend(self, note: str = _STOP_NOTE) -> None:
-        """Stop all processes without a change of state; `resume` starts again. The logs get the note."""
+    async def suspend(self) -> None:
+        """Stop all processes without a change of state; `resume` starts again, here or at another server."""
+        note = _STOP_NOTE if self._find_server() is None else _HAND_OVER_NOTE
         self._accepting = False
         if self._limit_timer is not None:
             self._limit_timer.cancel()
@@ -208,7 +216,7 @@ class JobQueue:
 
     async def hand_over(self) -> None:
         """Stop all processes: another server goes on with the jobs."""
-        await self.suspend(_HAND_OVER_NOTE)
+        await self.suspend()
 
     def apply_commit(self, commit: Commit) -> None:
         """Start and end jobs as other servers have been asked to."""
@@ -296,14 +304,15 @@ class JobQueue:
         """The job's log, over all its attempts."""
         return JobLog(self._folder / record.uid / "log")
 
-    def iter_log_lines(self, record: JobRecord, since: int) -> Iterator[JobLogLine]:
+    def iter_log_lines(self, record: JobRecord, since: int, place: int = 0) -> Iterator[JobLogLine]:
         """All lines of the log, in order; some of those before a time may be left out.
 
-        The time is in microseconds since the epoch. Blocks.
+        The time is in microseconds since the epoch. `place` is that of this server among those that have
+        worked on the job. Blocks.
         """
         kind = self.kinds[record.kind]
         begin = int(datetime.datetime.fromisoformat(record.job.create_time).timestamp()) * 1_000_000
-        written = parse_log_lines(self.job_log(record).read_text(), begin, kind.log_task)
+        written = parse_log_lines(self.job_log(record).read_text(), begin, kind.log_task, place=place)
         others = kind.iter_log_lines(self._folder / record.uid, since)
         return heapq.merge(written, others, key=lambda line: (line.time, line.number))
 
@@ -390,6 +399,7 @@ class JobQueue:
 
     async def _advance_job(self, record: JobRecord, running: _ActiveJob) -> None:
         if rules.is_ending(record):
+            await self._catalog.change(rules.record_server, record.name, self._find_server())
             note = await self._clean_up(record)
             await self._catalog.change(rules.finish_job, record.name, note)
             return
@@ -398,7 +408,7 @@ class JobQueue:
             await self._fail_for_deleted_version(record)
             return
         output = self.kinds[record.kind].build_next_output(record)
-        record = await self._catalog.change(rules.start_attempt, record.name, output)
+        record = await self._catalog.change(rules.start_attempt, record.name, output, self._find_server())
         if record.has_ended or rules.is_ending(record):
             return
         await self._record_attempt_result(record, running, await self._run_attempt(record, running))
@@ -420,7 +430,7 @@ class JobQueue:
             return FailedAttempt(error.message, kind.build_next_output(record))
         log = self.job_log(record)
         if record.attempt > 1:
-            reason = "" if running.attempt else "The server has started, and the job goes on. "
+            reason = "" if running.attempt else self._describe_takeover()
             await self._threads.run(log.add_note, f"{reason}Attempt {record.attempt} begins.")
         attempt = running.attempt = kind.create_attempt(record, version, self._folder / record.uid)
         has_begun = False
@@ -442,6 +452,13 @@ class JobQueue:
             await asyncio.wait([directing])
             # Before the result is written down: a program may have filled the disk with what is in it.
             await self._threads.run(remove_folder, self._folder / record.uid / SCRATCH_FOLDER)
+
+    def _describe_takeover(self) -> str:
+        """Why a job begins another attempt though none was lost here."""
+        own = self._find_server()
+        if own is None:
+            return "The server has started, and the job goes on. "
+        return f"The job goes on at {own.name}. "
 
     def _create_launcher(
         self, kind: JobKind, silence_seconds: float, fork: ForkPlan | None = None

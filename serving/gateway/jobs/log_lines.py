@@ -14,6 +14,8 @@ SEVERITIES = (
     "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
 )  # fmt: skip
 SERVICE_TASK, WORKER_TASK = "service", "worker"
+# More than a log has lines.
+_NUMBERS_PER_PLACE = 10**9
 # Of one line, in characters.
 _MAX_TEXT_LENGTH = 64 << 10
 # Only the last lines of a log are read: a job may write as many as will fit.
@@ -51,12 +53,16 @@ class JobLogLine:
         return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
 
 
-def parse_log_lines(text: str, begin: int, default_task: str = WORKER_TASK) -> Iterator[JobLogLine]:
+def parse_log_lines(
+    text: str, begin: int, default_task: str = WORKER_TASK, *, place: int = 0
+) -> Iterator[JobLogLine]:
     """The last lines of a log, in order; `begin` is the time of those before the first that has one.
 
-    Times never decrease: where clocks do, lines have the latest time so far.
+    Times never decrease: where clocks do, lines have the latest time so far. `place` distinguishes the parts
+    of a log that several servers have written: no two lines of them have the same time and number.
     """
-    moment, number, severity, task = begin, -1, SEVERITIES[0], default_task
+    first = place * _NUMBERS_PER_PLACE
+    moment, number, severity, task = begin, first - 1, SEVERITIES[0], default_task
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
     lines = itertools.islice(io.StringIO(text, newline=None), max(0, ends - _MAX_LINES), None)
     for count, ended_line in enumerate(lines, 1):
@@ -68,7 +74,7 @@ def parse_log_lines(text: str, begin: int, default_task: str = WORKER_TASK) -> I
         if found is not None and line_time is not None:
             word, said = found[3], found[4]
             if line_time > moment:
-                moment, number = line_time, -1
+                moment, number = line_time, first - 1
             severity = word if word in SEVERITIES else "INFO"
             task = SERVICE_TASK if word == "SERVER" else default_task
         number += 1

@@ -116,6 +116,17 @@ class TuningRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     first_trial: int = 1
 
 
+class JobServer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A server that works on jobs, or has worked on one `since` a time.
+
+    `id` is that of its state folder, `name` what operators call it.
+    """
+
+    id: str
+    name: str
+    since: str = ""
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job; `name` is `projects/P/jobs/ID`, `number` counts all jobs in the order of their creation.
 
@@ -125,7 +136,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first. `attempt` counts its processes from 1, `lost` those that ended without a result while the
     server ran. `run_time` is when it was RUNNING for the first time. `failure` is why the job fails,
     `cancellation` why it is cancelled, set while its files are still being removed. `tuning` is set if it
-    runs trials. `cause` is the call that submitted it.
+    runs trials. `cause` is the call that submitted it. `servers` are those that have worked on it, one behind
+    the other, each as often as the work came to it: they have its log. There are none where no other server
+    uses the state.
     """
 
     name: str
@@ -146,6 +159,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancellation: str = ""
     tuning: TuningRecord | None = None
     cause: ChangeCause | None = None
+    servers: tuple[JobServer, ...] = ()
 
     def __post_init__(self) -> None:
         # What is decoded refers to the whole document.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.gateway.access.policy import ADMIN
-from serving.gateway.api.log_entries import choose_lines
 from serving.gateway.jobs.log_lines import JobLogLine
+from serving.gateway.jobs.log_query import LogQuery, select_lines
 from serving.gateway.state.records import JobRecord
 from serving.gateway.state.store import SqliteStore
 from serving.resources import Job, JobState
@@ -17,7 +17,8 @@ from tests.serving.gateway.access.world import Api
 
 OWN = ADMIN.principal
 PATH = "/v2/entries:list"
-ASKED = {"resourceNames": ["projects/p"], "filter": 'resource.labels.job_id="j"'}
+FILTER = 'resource.labels.job_id="j"'
+ASKED = {"resourceNames": ["projects/p"], "filter": FILTER}
 LOG = """\
 before any time
 2026-01-02 03:04:05 SERVER the attempt 1 begins
@@ -174,12 +175,14 @@ def test_a_log_is_read_by_those_who_may_see_its_job(tmp_path: Path) -> None:
 
 def test_a_page_of_the_first_lines_reads_no_more() -> None:
     """A log may have hundreds of thousands of lines."""
-    record = JobRecord(name="projects/p/jobs/j", project="p", uid="u", number=1, job=Job())
-    lines = ((JobLogLine(time, 0, "INFO", "worker", str(time)), record) for time in range(100))
+    record = JobRecord(name="projects/p/jobs/j", project="p", uid="u", number=1, job=Job(job_id="j"))
+    lines = (JobLogLine(time, 0, "INFO", "worker", str(time)) for time in range(100))
+    asked = LogQuery(FILTER, 3, after=(4, 0, record.name))
 
-    found = choose_lines(lines, 3, descending=False, after=(4, 0, record.name))
+    found = select_lines(lines, record, asked)
 
-    assert [line.text for line, _ in found] == ["5", "6", "7"]
-    assert next(lines)[0].text == "8"
-    last = choose_lines(lines, 2, descending=True, after=None)
-    assert [line.text for line, _ in last] == ["99", "98"]
+    assert [line.text for line in found.lines] == ["5", "6", "7"]
+    assert not found.is_last
+    assert next(lines).text == "9"  # one more was read, to know that there is one
+    last = select_lines(lines, record, LogQuery(FILTER, 2, descending=True))
+    assert [line.text for line in last.lines] == ["99", "98"]

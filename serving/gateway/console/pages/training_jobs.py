@@ -155,7 +155,8 @@ async def _draw_charts(visit: Visit, job: Json) -> list[LineChart]:
     given = job.get("trainingInput", {})
     if "hyperparameters" in given:
         return _draw_trials(visit, job)
-    curves = await visit.console.metric_curves.read(given.get("jobDir", ""))
+    record = visit.console.read_state().jobs.get(f"projects/{visit.project}/jobs/{job['jobId']}")
+    curves = {} if record is None else await visit.console.read_curves(record)
     return [
         _draw_curves(tag, dict(list(lines.items())[:_MAX_LINES]))
         for tag, lines in sorted(curves.items())[:_MAX_CHARTS]

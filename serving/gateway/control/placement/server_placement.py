@@ -69,7 +69,7 @@ class ServerView:
 class ServerPlacement:
     """`connect` makes the client of a peer; it gets what to call when that is connected or lost.
 
-    `read_load` returns the share of this server that its nodes need.
+    `read_load` returns the share of this server that its nodes need, `owns_work` whether the work is its own.
     `on_shares_changed` gets the versions that several owners have or had; others whose owner has changed are
     not named. `find_limit`: see `PlacementDemand.count_wide_versions`.
     """
@@ -81,6 +81,7 @@ class ServerPlacement:
         demand: VersionDemand,
         *,
         read_load: Callable[[], float],
+        owns_work: Callable[[], bool],
         connect: Callable[[PeerAddress, Callable[[], None]], PeerClient],
         on_shares_changed: Callable[[Collection[str]], None],
         find_limit: Callable[[str], int | None],
@@ -89,6 +90,7 @@ class ServerPlacement:
         self._own = own
         self._demand = demand
         self._read_load = read_load
+        self._owns_work = owns_work
         self._connect = connect
         self._on_shares_changed = on_shares_changed
         self._find_limit = find_limit
@@ -140,6 +142,24 @@ class ServerPlacement:
     def _is_reached(self, server: str) -> bool:
         client = self._clients.get(server)
         return client is not None and client.is_connected
+
+    # ---- for questions
+
+    def find_client(self, server: str) -> PeerClient | None:
+        """The connection to the server with an id; None if it is not reached."""
+        return self._clients[server] if self._is_reached(server) else None
+
+    def find_worker(self) -> ServerRecord | None:
+        """The other server that does the work, as its row says."""
+        own = self._own.id
+        return next(
+            (
+                seen.record
+                for seen in self._seen
+                if seen.record.owns_work and seen.record.id != own and seen.age < SILENT_SECONDS
+            ),
+            None,
+        )
 
     # ---- for the limits of versions
 
@@ -232,6 +252,7 @@ class ServerPlacement:
             load=round(self._read_load(), 3),
             nodes=nodes,
             requests=requests,
+            owns_work=self._owns_work(),
             owner_counts={} if own.draining else wide,
         )
 

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from serving.errors import DeadlineExceeded, ServingError
 from serving.gateway.proxy.node_client import (
     ConnectionLostError,
     NodeConnection,
@@ -21,6 +22,7 @@ from serving.gateway.proxy.node_client import (
 )
 from serving.gateway.proxy.peers.peer_protocol import (
     ACCEPTED,
+    ANSWERED,
     CHALLENGE,
     DECLINED,
     HANDSHAKE_NUMBER,
@@ -28,8 +30,10 @@ from serving.gateway.proxy.peers.peer_protocol import (
     NONCE_BYTES,
     PROOF_BYTES,
     PROOF_FRAME,
+    QUESTION_FRAME,
     HandshakeKey,
     PeerAddress,
+    decode_error,
 )
 from serving.transport.framing import PING_FRAME, PREDICT_FRAME, REQUEST_HEADER, Body, FrameError
 
@@ -112,6 +116,35 @@ class PeerClient:
         connection.send(number, front + head, body)
         return number
 
+    async def ask(self, question: bytes, seconds: float) -> bytes | None:
+        """The answer to a question; None if there is no connection, it is lost, or the peer cannot say.
+
+        Raises the ServingError that the peer answers with, and DeadlineExceeded.
+        """
+        connection = self._connection
+        if connection is None or not self.is_connected:
+            return None
+        number, asked = self._next_number(), _AskedQuestion()
+        connection.callbacks[number] = asked
+        head = REQUEST_HEADER.pack(QUESTION_FRAME, 0, number, 0, seconds, 0, len(question))
+        connection.send(number, head, question)
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await asked.reply
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"The server at {self.address.host}:{self.address.port}, which was asked for this, has not "
+                f"answered within {seconds:g} s."
+            ) from None
+        finally:
+            # Nothing where it was answered.
+            connection.cancel_request(number, _do_nothing)
+        if reply is None or reply.status == DECLINED:
+            return None
+        if reply.status != ANSWERED:
+            raise decode_error(reply.body)
+        return reply.body
+
     def cancel(self, number: int, on_freed: Callable[[], None]) -> None:
         """As `NodeClient.cancel`."""
         if self._connection is None:
@@ -168,6 +201,28 @@ class PeerClient:
         elif self._trouble and not trouble:
             logger.info("the server at %s:%d is reached again", *self.address[1:])
         self._trouble = trouble
+
+
+class _AskedQuestion:
+    """The reply callback of a question; `reply` is None if the connection is lost."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[NodeReply | None] = asyncio.get_running_loop().create_future()
+
+    def on_reply(self, reply: NodeReply) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    def on_reply_dropped(self, error: ServingError) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+    def on_connection_lost(self) -> None:
+        if not self.reply.done():
+            self.reply.set_result(None)
+
+
+def _do_nothing() -> None: ...
 
 
 class _PeerConnection(NodeConnection):

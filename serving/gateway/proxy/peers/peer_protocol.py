@@ -6,6 +6,9 @@ with its proof (PROOF), and the server accepts it. A proof names the server that
 where: who takes a dead server's port cannot hand the proofs on to a living one, and be let in there. All that
 stands outside of the handshake is a request of a peer, so nothing that a client of the API sends can be taken
 for one.
+
+A prediction goes on as it came (`ForwardedHead`). The body of a question (QUESTION) is known to those alone
+who ask and answer, see `serving.gateway.jobs.job_questions`.
 """
 
 from __future__ import annotations
@@ -20,18 +23,20 @@ from typing import NamedTuple, Self
 import msgspec
 
 from serving.config import ServeConfig, is_loopback
-from serving.errors import InvalidArgument
+from serving.errors import ERRORS_BY_STATUS, Internal, InvalidArgument, ServingError
 from serving.protocols import Dialect
 from serving.protocols.paths import PredictionPath
 from serving.transport.framing import MAX_PREFIX_BYTES
 
 # Kinds of frames besides those of `serving.transport.framing`.
-HELLO_FRAME, PROOF_FRAME = 16, 17
+HELLO_FRAME, PROOF_FRAME, QUESTION_FRAME = 16, 17, 18
 # Frames of the handshake have this number; requests have others.
 HANDSHAKE_NUMBER = 0
 # Status of answers that are none of HTTP: of the handshake, and of a request that the server leaves to the
 # other.
 CHALLENGE, ACCEPTED, DECLINED, PONG = 1, 2, 3, 4
+# Of the answer to a question: its body is what was asked for, or the error.
+ANSWERED, FAILED = 5, 6
 NONCE_BYTES = PROOF_BYTES = 32
 # The last header line of an answer: how many seconds the server took for it.
 ANSWER_SECONDS = b"x-pilotlight-answer-seconds"
@@ -86,6 +91,29 @@ def encode_head(head: ForwardedHead) -> bytes | None:
 def decode_head(encoded: bytes) -> ForwardedHead:
     """Raises msgspec.DecodeError."""
     return _DECODER.decode(encoded)
+
+
+class AnsweredError(msgspec.Struct, frozen=True, array_like=True):
+    """An error in answer to a question; the fields are those of `ServingError`."""
+
+    status: str
+    message: str
+    field: str = ""
+    retry_after: float | None = None
+
+
+_ERROR_DECODER = msgspec.msgpack.Decoder(AnsweredError)
+
+
+def encode_error(error: ServingError) -> bytes:
+    return _ENCODER.encode(AnsweredError(error.status, error.message, error.field, error.retry_after))
+
+
+def decode_error(encoded: bytes) -> ServingError:
+    """Raises msgspec.DecodeError."""
+    found = _ERROR_DECODER.decode(encoded)
+    kind = ERRORS_BY_STATUS.get(found.status, Internal)
+    return kind(found.message, field=found.field, retry_after=found.retry_after)
 
 
 class HandshakeKey(NamedTuple):

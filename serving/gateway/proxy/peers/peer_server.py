@@ -8,25 +8,29 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
-from serving.errors import ServingError, Unavailable
+from serving.errors import Internal, ServingError, Unavailable
 from serving.gateway.proxy.peers.peer_protocol import (
     ACCEPTED,
     ANSWER_SECONDS,
+    ANSWERED,
     CHALLENGE,
     DECLINED,
+    FAILED,
     HANDSHAKE_NUMBER,
     HELLO_FRAME,
     NONCE_BYTES,
     PONG,
     PROOF_FRAME,
+    QUESTION_FRAME,
     ForwardedHead,
     HandshakeKey,
     decode_head,
+    encode_error,
 )
 from serving.gateway.request_context import Caller, set_caller
 from serving.http_headers import BODY_LENGTH, REQUEST_ID, TIMEOUT, Headers, Scope
@@ -168,17 +172,58 @@ class ForwardedCall:
         self._connection.calls.pop(self._number, None)
 
 
+class PeerQuestion:
+    """A question of another server, and the task that answers it."""
+
+    __slots__ = ("_connection", "_number", "_task")
+
+    def __init__(
+        self, connection: _ServerConnection, number: int, answering: Coroutine[Any, Any, bytes | None]
+    ) -> None:
+        self._connection = connection
+        self._number = number
+        self._task = asyncio.create_task(self._answer(answering), name="question of a peer")
+
+    def disconnect(self) -> None:
+        """The other server does not wait any more."""
+        self._connection.calls.pop(self._number, None)
+        self._task.cancel()
+
+    async def _answer(self, answering: Coroutine[Any, Any, bytes | None]) -> None:
+        try:
+            answer = await answering
+        except ServingError as error:
+            self._finish(FAILED, encode_error(error))
+        except Exception:
+            logger.exception("a question of another server could not be answered")
+            self._finish(FAILED, encode_error(Internal("Internal error encountered.")))
+        else:
+            self._finish(DECLINED if answer is None else ANSWERED, answer or b"")
+
+    def _finish(self, status: int, body: bytes) -> None:
+        self._connection.calls.pop(self._number, None)
+        self._connection.reply(self._number, status, b"", body)
+
+
 # Answers a call, now or later.
 CallHandler = Callable[[ForwardedCall], None]
+# Answers a question: None where this server cannot say. Raises a ServingError.
+QuestionHandler = Callable[[bytes], Coroutine[Any, Any, bytes | None]]
 
 
 class PeerServer:
     """Listens for other servers from `start` on. `max_body_bytes` bounds what is taken."""
 
     def __init__(
-        self, handler: CallHandler, key: HandshakeKey, tls: ssl.SSLContext | None, max_body_bytes: int
+        self,
+        handler: CallHandler,
+        answer_question: QuestionHandler,
+        key: HandshakeKey,
+        tls: ssl.SSLContext | None,
+        max_body_bytes: int,
     ) -> None:
         self._handler = handler
+        self.answer_question = answer_question
         self.key = key
         self._tls = tls
         self.max_body_bytes = max_body_bytes
@@ -258,7 +303,7 @@ class _ServerConnection(FrameProtocol):
     def __init__(self, server: PeerServer) -> None:
         super().__init__(REQUEST_HEADER, _MOST_FRAME_BYTES)
         self._server = server
-        self.calls: dict[int, ForwardedCall] = {}
+        self.calls: dict[int, ForwardedCall | PeerQuestion] = {}
         self.is_accepted = False
         self._nonce = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -287,6 +332,11 @@ class _ServerConnection(FrameProtocol):
                 raise FrameError from error
             call = self.calls[number] = ForwardedCall(self, number, forwarded, bytes(body))
             self._server.handle(call)
+        elif kind == QUESTION_FRAME:
+            if self._server.is_draining:
+                self.reply(number, DECLINED, b"", b"")
+                return
+            self.calls[number] = PeerQuestion(self, number, self._server.answer_question(bytes(body)))
         elif kind == CANCEL_FRAME:
             call_or_none = self.calls.get(number)
             if call_or_none is not None:

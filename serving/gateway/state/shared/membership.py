@@ -32,8 +32,8 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `id` is that of its state folder. Others reach it at `host` and `port` (0: it takes no requests of
     others); a loopback host only from the same `machine`. `memory_bytes` are what nodes may take, `load` the
-    share of memory or processors that is taken. `starting`: its pilots import frameworks yet. `weight` and
-    `owner_counts`: see `autoscaler.placement.members`.
+    share of memory or processors that is taken. `starting`: its pilots import frameworks yet. `owns_work`: it
+    does the work of all. `weight` and `owner_counts`: see `autoscaler.placement.members`.
     """
 
     id: str
@@ -50,6 +50,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     requests: int = 0
     starting: bool = False
     draining: bool = False
+    owns_work: bool = False
     owner_counts: Mapping[str, _PositiveInt] = {}
 
 

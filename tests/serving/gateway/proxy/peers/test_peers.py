@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from serving.config import ServeConfig
-from serving.errors import InvalidArgument, NotFound, ServingError
+from serving.errors import DeadlineExceeded, InvalidArgument, NotFound, ServingError
 from serving.gateway.proxy.node_client import NodeReply, ReceiveBudget
 from serving.gateway.proxy.peers import peer_client, peer_server
 from serving.gateway.proxy.peers.peer_client import PeerClient, ReceiveLimits
@@ -29,7 +29,7 @@ from serving.gateway.proxy.peers.peer_protocol import (
     PeerTls,
     encode_head,
 )
-from serving.gateway.proxy.peers.peer_server import ForwardedCall, PeerServer
+from serving.gateway.proxy.peers.peer_server import ForwardedCall, PeerServer, QuestionHandler
 from serving.gateway.proxy.route import PredictionRoute, parse_route
 from serving.gateway.request_context import get_caller
 from serving.protocols import Dialect
@@ -71,6 +71,10 @@ def ignore() -> None:
     pass
 
 
+async def decline_question(_: bytes) -> None:
+    return None
+
+
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(HANG_SECONDS):
@@ -81,11 +85,14 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    handler: Callable[[ForwardedCall], None], tls: ssl.SSLContext | None = None, limit: int = 1 << 20
+    handler: Callable[[ForwardedCall], None],
+    tls: ssl.SSLContext | None = None,
+    limit: int = 1 << 20,
+    answer: QuestionHandler = decline_question,
 ) -> AsyncIterator[tuple[PeerServer, int]]:
     listener = listen_tcp("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = PeerServer(handler, HandshakeKey(SECRET, address_of(port)), tls, limit)
+    server = PeerServer(handler, answer, HandshakeKey(SECRET, address_of(port)), tls, limit)
     await server.start(listener)
     try:
         yield server, port
@@ -404,3 +411,61 @@ def test_a_head_that_is_too_long_stays() -> None:
 async def wait_for(reached: Callable[[], bool]) -> None:
     while not reached():  # noqa: ASYNC110  the other end of a connection: there is no event for it
         await asyncio.sleep(0.001)
+
+
+def test_questions_go_beside_requests() -> None:
+    """They are answered or left unanswered, as a server knows; errors come back as they are."""
+    asked, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def answer(question: bytes) -> bytes | None:
+        match question:
+            case b"silence":
+                return None
+            case b"missing":
+                raise NotFound("There is none.", field="name")
+            case b"wait":
+                asked.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+            case b"broken":
+                raise RuntimeError("a secret")
+        return question * 2
+
+    def handle(call: ForwardedCall) -> None:
+        call.respond(200, call.body)
+
+    async def main() -> None:
+        async with serving(handle, answer=answer) as (server, port):
+            client = make_client(port)
+            assert await client.ask(b"early", 5.0) is None
+            assert await connect(client)
+            long = b"l" * 300_000
+            asking = [client.ask(question, 5.0) for question in (b"one", long)]
+            waiting = send(client)
+            assert await asyncio.gather(*asking) == [b"oneone", long * 2]
+            assert (await waiting.reply()).body == b"body"
+            assert await client.ask(b"silence", 5.0) is None
+            with pytest.raises(NotFound, match="There is none") as missing:
+                await client.ask(b"missing", 5.0)
+            assert missing.value.field == "name"
+            with pytest.raises(ServingError, match="Internal error encountered"):
+                await client.ask(b"broken", 5.0)
+            with pytest.raises(DeadlineExceeded, match=r"has not answered within 0\.01 s"):
+                await client.ask(b"wait", 0.01)
+            await cancelled.wait()
+            asked.clear()
+            assert not any(connection.calls for connection in server.connections)
+
+            lost = asyncio.create_task(client.ask(b"wait", 60.0))
+            await asked.wait()
+            for connection in list(server.connections):
+                connection.abort()
+            assert await lost is None
+            server.begin_drain()
+            assert await connect(client)
+            assert await client.ask(b"one", 5.0) is None
+            client.close()
+
+    run(main)

@@ -22,7 +22,7 @@ from serving.transport.framing import (
 )
 
 # The longest error that a node may always report.
-_ERROR_BYTES = 1 << 20
+LEAST_ANSWER_BYTES = 1 << 20
 _FRAME_NUMBERS = 1 << 32
 
 
@@ -79,7 +79,7 @@ class NodeConnection(FrameProtocol):
     """An open connection and the requests in flight on it, by frame number."""
 
     def __init__(self, max_answer_bytes: int, budget: ReceiveBudget) -> None:
-        super().__init__(RESPONSE_HEADER, max(max_answer_bytes, _ERROR_BYTES))
+        super().__init__(RESPONSE_HEADER, max(max_answer_bytes, LEAST_ANSWER_BYTES))
         self.callbacks: dict[int, ReplyCallback] = {}
         self.is_closing = False
         self._unwritten_releases: list[Callable[[], None]] = []

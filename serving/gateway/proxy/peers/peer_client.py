@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from serving.errors import DeadlineExceeded, ServingError
 from serving.gateway.proxy.node_client import (
+    LEAST_ANSWER_BYTES,
     ConnectionLostError,
     NodeConnection,
     NodeReply,
@@ -27,6 +28,7 @@ from serving.gateway.proxy.peers.peer_protocol import (
     DECLINED,
     HANDSHAKE_NUMBER,
     HELLO_FRAME,
+    MOST_FRAME_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
     PROOF_FRAME,
@@ -35,6 +37,7 @@ from serving.gateway.proxy.peers.peer_protocol import (
     PeerAddress,
     decode_error,
 )
+from serving.http_headers import answer_too_large
 from serving.transport.framing import PING_FRAME, PREDICT_FRAME, REQUEST_HEADER, Body, FrameError
 
 logger = logging.getLogger(__name__)
@@ -231,7 +234,9 @@ class _PeerConnection(NodeConnection):
     def __init__(
         self, limits: ReceiveLimits, key: HandshakeKey, on_lost: Callable[[_PeerConnection], None]
     ) -> None:
-        super().__init__(limits.max_answer_bytes, limits.budget)
+        # One that is longer is skipped: the connection is that of all requests.
+        super().__init__(MOST_FRAME_BYTES, limits.budget)
+        self._max_answer_bytes = max(limits.max_answer_bytes, LEAST_ANSWER_BYTES)
         self._key = key
         self._on_lost = on_lost
         self._nonce = secrets.token_bytes(NONCE_BYTES)
@@ -251,7 +256,14 @@ class _PeerConnection(NodeConnection):
         super().connection_lost(error)
 
     def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
-        return self.accepted.done() and super().accept_frame(head, size)
+        if not self.accepted.done():
+            raise FrameError
+        if size <= self._max_answer_bytes:
+            return super().accept_frame(head, size)
+        callback = self.callbacks.pop(head[0], None)
+        if callback is not None:
+            callback.on_reply_dropped(answer_too_large(size, self._max_answer_bytes))
+        return False
 
     def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         if head[0] == HANDSHAKE_NUMBER:

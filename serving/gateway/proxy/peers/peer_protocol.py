@@ -38,6 +38,8 @@ CHALLENGE, ACCEPTED, DECLINED, PONG = 1, 2, 3, 4
 # Of the answer to a question: its body is what was asked for, or the error.
 ANSWERED, FAILED = 5, 6
 NONCE_BYTES = PROOF_BYTES = 32
+# The protocol bounds its frames; each side leaves out longer requests and answers than its settings allow.
+MOST_FRAME_BYTES = 1 << 40
 # The last header line of an answer: how many seconds the server took for it.
 ANSWER_SECONDS = b"x-pilotlight-answer-seconds"
 

@@ -23,6 +23,7 @@ from serving.gateway.proxy.peers.peer_protocol import (
     FAILED,
     HANDSHAKE_NUMBER,
     HELLO_FRAME,
+    MOST_FRAME_BYTES,
     NONCE_BYTES,
     PONG,
     PROOF_FRAME,
@@ -39,6 +40,7 @@ from serving.protocols.errors import render_error
 from serving.protocols.paths import PredictionPath, detect_dialect
 from serving.transport.framing import (
     CANCEL_FRAME,
+    MAX_PREFIX_BYTES,
     PING_FRAME,
     PREDICT_FRAME,
     REQUEST_HEADER,
@@ -56,8 +58,6 @@ logger = logging.getLogger(__name__)
 # to prove it.
 _HANDSHAKE_SECONDS, _MOST_HANDSHAKES = 5.0, 64
 _KEEPALIVE_SECONDS = 60
-# The protocol bounds its frames; bodies over `max_body_bytes` are left to the other server.
-_MOST_FRAME_BYTES = 1 << 40
 
 
 class ForwardedRequestHead(RequestHead):
@@ -137,6 +137,10 @@ class ForwardedCall:
             return
         seconds = time.monotonic() - self._started_at
         front = encode_header_lines((*headers, (ANSWER_SECONDS, b"%.6f" % seconds)))
+        if len(front) > MAX_PREFIX_BYTES:
+            # It would end the connection, which is that of all requests.
+            self.respond_error(Internal(f"The headers of the answer have {len(front)} bytes: too many."))
+            return
         self._finish(status, front, body)
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
@@ -212,7 +216,7 @@ QuestionHandler = Callable[[bytes], Coroutine[Any, Any, bytes | None]]
 
 
 class PeerServer:
-    """Listens for other servers from `start` on. `max_body_bytes` bounds what is taken."""
+    """Listens for other servers from `start` on; leaves bodies over `max_body_bytes` to them."""
 
     def __init__(
         self,
@@ -301,7 +305,7 @@ class _ServerConnection(FrameProtocol):
     """A connection of another server; `calls` are being answered."""
 
     def __init__(self, server: PeerServer) -> None:
-        super().__init__(REQUEST_HEADER, _MOST_FRAME_BYTES)
+        super().__init__(REQUEST_HEADER, MOST_FRAME_BYTES)
         self._server = server
         self.calls: dict[int, ForwardedCall | PeerQuestion] = {}
         self.is_accepted = False

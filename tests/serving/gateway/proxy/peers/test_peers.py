@@ -357,6 +357,27 @@ def test_a_request_is_left_to_the_other_server() -> None:
     run(main)
 
 
+def test_an_answer_that_is_too_much_ends_no_other_request() -> None:
+    """Of a server with a higher limit, or of a model that has written to its own connection."""
+    calls: list[ForwardedCall] = []
+
+    async def main() -> None:
+        async with serving(calls.append) as (_, port):
+            client = make_client(port)
+            await connect(client)
+            other, long, headers = send(client), send(client), send(client)
+            await wait_for(lambda: len(calls) == 3)
+            calls[1].respond(200, b"l" * (3 << 20))
+            calls[2].respond(200, b"", ((b"x-long", b"l" * MAX_PREFIX_BYTES),))
+            assert "over the limit of 1048576 bytes" in str(await long.ended)
+            assert (await headers.reply()).status == 500
+            calls[0].respond(200, b"done")
+            assert (await other.reply()).body == b"done"
+            client.close()
+
+    run(main)
+
+
 def test_a_request_is_withdrawn_when_its_client_goes() -> None:
     gone: list[str] = []
 

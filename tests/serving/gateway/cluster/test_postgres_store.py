@@ -203,6 +203,17 @@ def test_a_lease_is_taken_over_when_it_is_over(stores: tuple[PostgresStore, Post
     assert (one.lease.find_holder(), one.lease.take_or_renew("one", 30)) == (None, 3)
 
 
+def test_a_lease_of_before_the_clock_was_set_back_keeps_nobody_from_the_work(
+    stores: tuple[PostgresStore, PostgresStore],
+) -> None:
+    one, other = stores
+    for fence, (store, ends_at) in enumerate(((one, "now() + interval '1 hour'"), (other, "'infinity'")), 1):
+        assert store.lease.take_or_renew("living", 30) == fence
+        with store.lease._engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE catalog_leases SET ends_at = {ends_at}, holder = 'gone'")
+    assert one.lease.take_or_renew("one", 30) == 3
+
+
 @pytest.mark.parametrize("made", [True, False])
 def test_a_commit_whose_answer_was_lost(stores: tuple[PostgresStore, PostgresStore], made: bool) -> None:
     """Is made, or refused: it is looked up."""

@@ -67,8 +67,13 @@ logger = logging.getLogger(__name__)
 
 
 # Headers of a request that are not passed on to another server: it gets the first two in another form, the
-# body unpacked, and no tokens.
-_KEPT_HEADERS = frozenset({REQUEST_ID, TIMEOUT, CONTENT_ENCODING, b"authorization", b"content-length"})
+# body unpacked, and no tokens and sessions.
+_KEPT_HEADERS = frozenset(
+    {
+        REQUEST_ID, TIMEOUT, CONTENT_ENCODING, b"authorization", b"proxy-authorization", b"cookie",
+        b"content-length",
+    }
+)  # fmt: skip
 _GRPC_DIALECTS = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 

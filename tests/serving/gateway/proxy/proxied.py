@@ -29,6 +29,7 @@ from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.routing_table import RoutingTable
 from serving.gateway.state.catalog_state import CatalogState, Commit
 from serving.gateway.state.records import ModelRecord, VersionRecord
+from serving.http_headers import Headers
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from serving.transport.framing import (
@@ -198,9 +199,10 @@ class World:
         left: asyncio.Event | None = None,
         traceparent: bytes | None = None,
         timing: bytes | None = None,
+        others: Headers = (),
     ) -> Answered:
         """One request that gives itself `within` seconds; `left` is set when the client goes away."""
-        headers = [] if within is None else [(b"x-request-timeout", within.encode())]
+        headers = [*others] if within is None else [*others, (b"x-request-timeout", within.encode())]
         headers += [] if traceparent is None else [(b"traceparent", traceparent)]
         headers += [] if timing is None else [(b"x-pilotlight-timing", timing)]
         peer = Peer()

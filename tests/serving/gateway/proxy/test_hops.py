@@ -1,0 +1,112 @@
+"""Requests that another server is to answer, whatever becomes of them there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from serving.gateway.proxy.node_client import NodeReply, ReplyCallback
+from serving.gateway.proxy.peers.peer_client import PeerClient
+from serving.gateway.proxy.peers.peer_protocol import ANSWER_SECONDS, DECLINED, ForwardedHead, decode_head
+from serving.http_headers import Headers
+from serving.transport.framing import Body
+from tests.serving.gateway.proxy.proxied import World, run
+
+OWN = ((ANSWER_SECONDS, b"0.001"),)
+
+
+class OtherServer:
+    """A router that passes all requests on to one server, and that server."""
+
+    def __init__(self, answer: Callable[[ReplyCallback], None]) -> None:
+        self._answer = answer
+        self.heads: list[ForwardedHead] = []
+        self.withdrawn = 0
+        self.outcomes: list[str] = []
+
+    # ---- PeerRouter
+
+    def find_peer(self, key: str) -> PeerClient | None:
+        return cast(PeerClient, self)
+
+    def is_full(self, key: str) -> bool:
+        return False
+
+    def on_hop_ended(self, outcome: str, seconds: float) -> None:
+        self.outcomes.append(outcome)
+
+    # ---- PeerClient
+
+    def send(self, callback: ReplyCallback, head: bytes, body: Body, timeout: float) -> int:
+        self.heads.append(decode_head(head))
+        asyncio.get_running_loop().call_soon(self._answer, callback)
+        return 1
+
+    def cancel(self, number: int, on_freed: Callable[[], None]) -> None:
+        self.withdrawn += 1
+        on_freed()
+
+
+def replying(status: int, body: bytes = b"", headers: Headers = OWN) -> Callable[[ReplyCallback], None]:
+    return lambda callback: callback.on_reply(NodeReply(status, headers, body))
+
+
+def keep_silent(_: ReplyCallback) -> None:
+    pass
+
+
+def test_what_lets_a_caller_in_stays_with_the_server_that_got_it(tmp_path: Path) -> None:
+    """And who it says it is counts for nothing there: the other server is told who it is."""
+    secrets = [(b"authorization", b"Bearer t"), (b"proxy-authorization", b"Basic t"), (b"cookie", b"a=s")]
+    others = [(b"x-own", b"1"), (b"x-pilotlight-principal", b"user:root@example.com")]
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.proxy.peers = there = OtherServer(replying(200, b"there"))
+        answered = await world.post(others=[*secrets, *others, (b"x-request-id", b"own")])
+        assert (answered.status, answered.body) == (200, b"there")
+        (head,) = there.heads
+        assert sorted(head.headers) == sorted(others)
+        assert (head.principal, head.request_id) == ("", b"own")
+        assert there.outcomes == ["answered"]
+        assert not world.seen
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (replying(DECLINED, headers=()), "declined"),
+        (lambda callback: callback.on_connection_lost(), "lost"),
+    ],
+    ids=["declined", "lost"],
+)
+def test_what_the_other_server_does_not_answer_is_answered_here(
+    tmp_path: Path, answer: Callable[[ReplyCallback], None], outcome: str
+) -> None:
+    async def main(world: World) -> None:
+        world.deploy()
+        world.proxy.peers = there = OtherServer(answer)
+        assert (await world.post()).body == b'{"predictions": [v1]}'
+        assert there.outcomes == [outcome]
+
+    run(tmp_path, main)
+
+
+def test_a_request_is_withdrawn_when_its_client_goes(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        world.deploy()
+        world.proxy.peers = there = OtherServer(keep_silent)
+        left = asyncio.Event()
+        posting = asyncio.create_task(world.post(left=left))
+        await world.until(lambda: bool(there.heads))
+        left.set()
+        await posting
+        assert (there.outcomes, there.withdrawn) == (["cancelled"], 1)
+
+    run(tmp_path, main)

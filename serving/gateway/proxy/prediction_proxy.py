@@ -374,6 +374,10 @@ class ProxiedRequest:
         self._hop = None
         self._proxy.start_retry(self)
 
+    def fail_hop(self, error: ServingError) -> None:
+        self._hop = None  # which has this request: only the collector would find them
+        self.refuse(error)
+
     def release_body(self) -> Callable[[], None]:
         """What is returned ends the count of the body, which may stay in use after the request ends."""
         size, self._held_bytes = self._held_bytes, 0

@@ -36,7 +36,8 @@ class ForwardableRequest(Protocol):
     def release_body(self) -> Callable[[], None]:
         """Give up the body; what is returned is called when the connection does not hold it any more."""
 
-    def refuse(self, error: ServingError) -> None: ...
+    def fail_hop(self, error: ServingError) -> None:
+        """Another server has not answered it, and this one may not."""
 
 
 class Hop:
@@ -86,7 +87,7 @@ class Hop:
     def on_reply_dropped(self, error: ServingError) -> None:
         self._bucket.remove(self)
         self._on_end("dropped", 0.0)
-        self._request.refuse(error)
+        self._request.fail_hop(error)
 
     def on_connection_lost(self) -> None:
         """Answered here if it may be computed twice: the other server may have begun with it."""
@@ -95,7 +96,7 @@ class Hop:
         if self._request.target.repeatable:
             self._request.answer_here()
             return
-        self._request.refuse(
+        self._request.fail_hop(
             Unavailable(
                 f"The server that worked on the request for {self._request.target.name} was lost, and the "
                 "code of the model may have run: send it again if that does no harm."
@@ -107,7 +108,7 @@ class Hop:
     def expire(self) -> None:
         self._withdraw()
         self._on_end("expired", 0.0)
-        self._request.refuse(deadline_exceeded_error(self._request.timeout))
+        self._request.fail_hop(deadline_exceeded_error(self._request.timeout))
 
     def _withdraw(self) -> None:
         self._client.cancel(self._number, self._request.release_body())
@@ -115,9 +116,9 @@ class Hop:
     def _split_timing(self, headers: Headers) -> tuple[Headers, float]:
         """The headers for the client, and the seconds of the hop besides the other server's own."""
         took = time.monotonic() - self._started_at
-        kept, (name, value) = headers[:-1], headers[-1]
-        if name != ANSWER_SECONDS:
+        if not headers or headers[-1][0] != ANSWER_SECONDS:
             return headers, took
+        kept, value = headers[:-1], headers[-1][1]
         hop = max(0.0, took - float(value))
         if any(name == _SERVER_TIMING for name, _ in kept):
             kept = (*kept, (_SERVER_TIMING, b"hop;dur=%.1f" % (hop * 1000)))

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from serving.errors import Internal
 from serving.gateway.proxy.node_client import NodeReply, ReplyCallback
 from serving.gateway.proxy.peers.peer_client import PeerClient
 from serving.gateway.proxy.peers.peer_protocol import ANSWER_SECONDS, DECLINED, ForwardedHead, decode_head
@@ -98,6 +99,41 @@ def test_what_the_other_server_does_not_answer_is_answered_here(
     run(tmp_path, main)
 
 
+def test_what_must_not_run_twice_is_not_answered_here(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        world.deploy(prediction_class="module.Class")
+        world.proxy.peers = there = OtherServer(lambda callback: callback.on_connection_lost())
+        answered = await world.post()
+        assert (answered.status, b"may have run" in answered.body) == (503, True)
+        assert there.outcomes == ["lost"]
+        assert not world.seen
+
+    run(tmp_path, main)
+
+
+def test_an_answer_that_this_server_does_not_take_fails_its_request(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        world.deploy()
+        world.proxy.peers = there = OtherServer(
+            lambda callback: callback.on_reply_dropped(Internal("Too long."))
+        )
+        answered = await world.post()
+        assert (answered.status, b"Too long." in answered.body) == (500, True)
+        assert there.outcomes == ["dropped"]
+
+    run(tmp_path, main)
+
+
+def test_a_server_that_never_answers_has_the_time_of_the_request(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        world.deploy()
+        world.proxy.peers = there = OtherServer(keep_silent)
+        assert (await world.post(within="0.05")).status == 504
+        assert (there.outcomes, there.withdrawn) == (["expired"], 1)
+
+    run(tmp_path, main)
+
+
 def test_a_request_is_withdrawn_when_its_client_goes(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         world.deploy()
@@ -108,5 +144,16 @@ def test_a_request_is_withdrawn_when_its_client_goes(tmp_path: Path) -> None:
         left.set()
         await posting
         assert (there.outcomes, there.withdrawn) == (["cancelled"], 1)
+
+    run(tmp_path, main)
+
+
+def test_a_reply_without_headers_is_passed_on(tmp_path: Path) -> None:
+    """A server of another version may leave out what it took."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.proxy.peers = OtherServer(replying(200, b"there", headers=()))
+        assert (await world.post()).body == b"there"
 
     run(tmp_path, main)

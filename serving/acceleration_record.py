@@ -7,11 +7,13 @@ other code or another kind of processor, counts as none.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import os
 import platform
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -31,7 +33,7 @@ PREPARED_FOLDER = ".pilotlight"
 _CODE_FOLDERS = ("acceleration", "runtimes")
 # Instruction sets that numeric libraries choose their kernels by.
 _NUMERIC_FEATURES = re.compile(r"s?sse.*|avx.*|fma.*|f16c|bmi\d|amx.*|neon|asimd.*|fphp|sve.*|sme2?|bf16")
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES, _MOST_FILE_BYTES = 1 << 20, 64 << 20
 
 
 class AccelerationKey(msgspec.Struct, frozen=True):
@@ -151,14 +153,29 @@ def read_record(folder: Path) -> AccelerationRecord | None:
     """The record in a folder, None if there is none. Raises DamagedRecordError."""
     file = folder / RECORD_FILE
     try:
-        sealed = msgspec.json.decode(file.read_bytes(), type=_ChecksummedRecord)
+        sealed = msgspec.json.decode(read_small_file(file), type=_ChecksummedRecord)
         if zlib.crc32(bytes(sealed.verdict)) != sealed.checksum:
             raise DamagedRecordError(f"{file} is damaged.")
         return msgspec.json.decode(sealed.verdict, type=AccelerationRecord)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedRecordError(f"{file} cannot be read: {error}") from error
+
+
+def read_small_file(file: Path) -> bytes:
+    """Read a file that code of a model can replace: a pipe is not waited for, a device not read for ever.
+
+    Raises OSError.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(file))
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:
+            return opened.read(_MOST_FILE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def withdraw_acceleration(folder: Path, reason: str, used: AccelerationRecord | None = None) -> None:

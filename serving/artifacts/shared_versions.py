@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from serving import container_engine
-from serving.acceleration_record import DamagedRecordError, read_record
+from serving.acceleration_record import DamagedRecordError, read_record, read_small_file
 from serving.artifacts import package_cache, packages, version_pack
 from serving.artifacts.prepare import NO_SPACE_ERRNOS, PreparationFailure, describe_failure, heartbeat
 from serving.artifacts.storage import ArtifactFetcher, FileInfo, FileStore
@@ -147,8 +147,8 @@ class SharingReport(msgspec.Struct, frozen=True, omit_defaults=True):
 def read_local_files(folder: Path) -> LocalFiles | None:
     """What the folder of a version has; None if it was not packed or fetched to its end."""
     try:
-        return msgspec.json.decode((folder / _LOCAL_FILE).read_bytes(), type=LocalFiles)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(read_small_file(folder / _LOCAL_FILE), type=LocalFiles)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def test_damage_of_any_kind_is_found(tmp_path: Path) -> None:
         file.write_bytes(other)
         with pytest.raises(DamagedRecordError, match=r"verdict\.json"):
             acceleration_record.read_record(tmp_path)
+
+
+def test_what_a_model_puts_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    """The server reads it in threads that all versions share."""
+    file = tmp_path / acceleration_record.RECORD_FILE
+    os.mkfifo(file)
+    with pytest.raises(DamagedRecordError, match="no regular file"):
+        acceleration_record.read_record(tmp_path)
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(DamagedRecordError, match="no regular file"):
+        acceleration_record.read_record(tmp_path)
+    file.unlink()
+    file.write_bytes(b'{"x":' + b"[" * 100_000)
+    with pytest.raises(DamagedRecordError):
+        acceleration_record.read_record(tmp_path)
 
 
 def test_what_is_withdrawn_stays_so(tmp_path: Path) -> None:

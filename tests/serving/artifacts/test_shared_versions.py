@@ -172,6 +172,13 @@ def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path, files: Fi
     assert [path.name for path in (tmp_path / "b/versions").iterdir()] == [UID]
 
 
+def test_a_note_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Code of a version may have replaced it, and others are looked for in the same threads."""
+    folder = make_version(tmp_path)
+    os.mkfifo(folder / "shared.json")
+    assert read_local_files(folder) is None
+
+
 def test_a_full_disk_leaves_nothing(tmp_path: Path, files: FileStore) -> None:
     folder, uri = make_version(tmp_path, size=2 << 20), str(tmp_path / "shared")
     local = publish_version(publishing(folder, uri, tmp_path), files)

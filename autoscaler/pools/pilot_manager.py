@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler import linux
+from autoscaler import linux, machine
 from autoscaler.errors import is_shortage
 from autoscaler.pilot import PilotSetup
 from autoscaler.pools import PilotSpec, PilotState, PilotStatus
@@ -161,13 +161,20 @@ class PilotProcess:
         return child
 
     async def _wait_for_exit(self) -> int | None:
-        """Wait for the end of the process, killed if it is not ready in time; returns its exit code."""
+        """Wait for the end of the process, killed if it is not ready in time; returns its exit code.
+
+        Time in which it got no processor does not count: on a machine that busy its successor would begin
+        anew, and be killed too.
+        """
         if self._child is None:
             return None
-        longest = self._timing.longest_pilot_start
-        await asyncio.wait(
-            (self.settled, self._child.exit), timeout=longest, return_when=asyncio.FIRST_COMPLETED
-        )
+        begin, longest = time.monotonic(), self._timing.longest_pilot_start
+        left = longest
+        while left > 0 and not self.settled.done() and not self._child.exit.done():
+            await asyncio.wait(
+                (self.settled, self._child.exit), timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            left = longest + machine.waiting_seconds(self._child.pid) - (time.monotonic() - begin)
         if self.state is PilotState.STARTING and not self._child.exit.done():
             self._kill_stuck(f"It was not ready within {longest:g} s.")
         return await self._child.wait()

@@ -12,10 +12,11 @@ class PoolTiming:
     `last_output`: what reading the last output of a dead node may take. `housekeeping`: between two rounds.
 
     Of pilots: nodes wait for `pilot_start` for one that is starting, since a cold start would import the
-    same; after `longest_pilot_start` one that is not ready is stuck, and so is one that was asked for a fork
-    and made none for `fork`. One that failed is started again after `first_retry`, then later each time, at
-    most after `longest_retry`, and after `shortage_retry` where the machine was short of a resource. One that
-    no version needs ends `pilot_linger` after its last use.
+    same; after `longest_pilot_start`, in which time without a processor does not count, one that is not ready
+    is stuck, and so is one that was asked for a fork and made none for `fork`. One that failed is started
+    again after `first_retry`, then later each time, at most after `longest_retry`, and after `shortage_retry`
+    where the machine was short of a resource. One that no version needs ends `pilot_linger` after its last
+    use.
     """
 
     last_output: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from autoscaler import machine
 from autoscaler.pools import Node, NodeState, PilotSpec, PilotState
 from autoscaler.pools.local_pool import LocalPool
 from autoscaler.pools.pilot_manager import PilotPolicy
@@ -380,6 +382,31 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any) -> None:
         assert "It was not ready within 5 s" in pool.list_pilots()[0].reason
 
     run(main, timing=replace(PATIENT, pilot_start=0.3, longest_pilot_start=5.0))
+
+
+def test_a_pilot_that_waits_for_a_processor_is_not_stuck(
+    preload: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its start takes then: the next one would not be faster."""
+    gate, looked = tmp_path / "gate", itertools.count(1)
+    slow = preload(
+        "import time\nfrom pathlib import Path\n"
+        f"while not Path({str(gate)!r}).exists():\n    time.sleep(0.01)\n"
+    )
+
+    def measure_waiting(_: int) -> float:
+        if (number := next(looked)) == 3:
+            gate.touch()
+        return number * 0.5 if number < 3 else HANG_SECONDS
+
+    monkeypatch.setattr(machine, "waiting_seconds", measure_waiting)
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.start_pilots([slow])
+        (ready,) = await ready_pilots(pool)
+        assert (ready.state, ready.reason) == (PilotState.READY, "")
+
+    run(main, timing=replace(PATIENT, longest_pilot_start=0.5, first_retry=HANG_SECONDS))
 
 
 @pytest.mark.parametrize(

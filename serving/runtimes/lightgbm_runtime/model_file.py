@@ -20,6 +20,8 @@ from serving.runtimes.lightgbm_runtime.tree_structure import check_tree
 # More lines than any version has written before the trees.
 _MAX_LINES = 64
 _UNNAMED = re.compile(r"Column_\d+")
+# Before 2.2 the next part of the text followed at once; later that part has another name.
+_ENDS_OF_TREES = (b"end of trees", b"feature importances:")
 # The values that a categorical feature had in training; ranges of numbers have brackets.
 _CATEGORICAL_INFO = re.compile(r"-?\d+(?::-?\d+)*")
 
@@ -105,8 +107,13 @@ def _check_trees(stream: IO[bytes], sizes: Sequence[int], width: int) -> None:
         if size < len(title) or stream.read(len(title)) != title:
             raise ValueError(f"tree {number} of {len(sizes)} is not in its place")
         check_tree(stream.read(size - len(title)).decode(), width)
-    if not stream.readline().startswith(b"end of trees"):
+    if not _read_written_line(stream).startswith(_ENDS_OF_TREES):
         raise ValueError("the end of its trees is missing")
+
+
+def _read_written_line(stream: IO[bytes]) -> bytes:
+    """The next line that is not empty."""
+    return next((line for line in stream if line != b"\n"), b"")
 
 
 def _check_end(text: bytes) -> None:

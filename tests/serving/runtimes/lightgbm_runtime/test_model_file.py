@@ -39,6 +39,22 @@ def test_names_that_lightgbm_has_made_up_are_none(text: str, tmp_path: Path) -> 
     assert read_header(tmp_path / "model.txt").feature_names == ()
 
 
+def test_the_text_of_an_early_version(text: str, tmp_path: Path) -> None:
+    """2.0 and 2.1 have written neither an end of the trees nor parameters."""
+    trees, _, _ = text.partition("end of trees")
+    early = (
+        trees.replace("version=v4", "version=v2")
+        + "\nfeature importances:\nkind=3\n\npandas_categorical:null\n"
+    )
+    file = tmp_path / "model.txt"
+    file.write_text(early)
+
+    assert read_header(file).width == 2
+    rows = np.array([[0.5, 0.0], [0.5, 1.0]])
+    expected = lgb.Booster(model_str=text).predict(rows, num_threads=1)
+    assert np.array_equal(lgb.Booster(model_file=file).predict(rows, num_threads=1), expected)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

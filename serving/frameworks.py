@@ -32,6 +32,8 @@ class ModelFile:
     is_extension: bool = False
     # Whether the file is of this framework, by its content. Without it: if no other framework recognizes it.
     recognize: Callable[[Path], bool] | None = None
+    # The name is another framework's: it alone does not mean this one.
+    is_shared_name: bool = False
     # Other files with these endings probably want this name.
     suffixes: tuple[str, ...] = ()
 
@@ -167,7 +169,10 @@ def find_by_files(names: Collection[str]) -> tuple[Framework, ...]:
         found = tuple(
             framework
             for framework in load_frameworks().values()
-            if any(file.name in names and file.is_extension == is_extension for file in framework.model_files)
+            if any(
+                file.name in names and file.is_extension == is_extension and not file.is_shared_name
+                for file in framework.model_files
+            )
         )
         if found:
             return found

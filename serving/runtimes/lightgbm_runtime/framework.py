@@ -32,6 +32,8 @@ FRAMEWORK = Framework(
             recognize=is_lightgbm_text,
             suffixes=(".lgb", ".lgbm", ".lightgbm"),
         ),
+        # As KServe and MLServer name it.
+        ModelFile(name="model.bst", recognize=is_lightgbm_text, is_shared_name=True),
     ),
     takes_missing_numbers=True,
     batch_rows=1024,

@@ -1,4 +1,4 @@
-"""LightGBM models: the text that `Booster.save_model` writes, in `model.txt`.
+"""LightGBM models: the text that `Booster.save_model` writes, in `model.txt` or `model.bst`.
 
 The answers are those of `Booster(model_file=...).predict(rows)`. A pickled estimator of its scikit-learn
 interface is a scikit-learn model, in `model.joblib` or `model.pkl`.
@@ -51,7 +51,7 @@ _MULTICLASS = frozenset({"multiclass", "multiclassova"})
 
 
 def load_model(spec: LoadSpec) -> LightgbmRuntime:
-    """Load `model.txt`. Raises LoadFailed with a sentence that says what to do."""
+    """Load the model's text. Raises LoadFailed with a sentence that says what to do."""
     file = find_model_file(spec.model_dir, FRAMEWORK)
     header = read_header(file)
     return LightgbmRuntime(_read_booster(file), header, spec.threads)

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
-from serving.frameworks import load_frameworks
+from serving.frameworks import find_by_files, load_frameworks
 from serving.runtimes.framework_detection import (
     detect_framework,
     find_model_file,
@@ -56,6 +56,16 @@ def fill(folder: Path, *names: str) -> Path:
 def test_the_file_tells_the_framework(files: list[str], framework: str, tmp_path: Path) -> None:
     """The exact file name decides; our own additions only count where no file of the contract is."""
     assert detect_framework(fill(tmp_path, *files), "").name == framework
+
+
+def test_the_content_of_a_shared_name_tells_the_framework(tmp_path: Path) -> None:
+    """KServe and MLServer call LightGBM's text model.bst; by the name alone that is XGBoost's."""
+    (tmp_path / "model.bst").write_text("tree\nversion=v3\n")
+    framework = detect_framework(tmp_path, "")
+
+    assert framework.name == "LIGHTGBM"
+    assert find_model_file(tmp_path, framework).name == "model.bst"
+    assert [one.name for one in find_by_files({"model.bst"})] == ["XGBOOST"]
 
 
 def test_a_prediction_class_makes_it_custom(tmp_path: Path) -> None:

@@ -271,9 +271,10 @@ class _PeerConnection(NodeConnection):
         else:
             super().on_frame(head, front, body)
 
-    def on_frames_read(self) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
+        # Only what arrives is a sign of life: `on_frames_read` is called for what is withdrawn, too.
         self.has_read = True
-        super().on_frames_read()
+        super().buffer_updated(nbytes)
 
     def on_close(self) -> None:
         if not self.accepted.done():

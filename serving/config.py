@@ -34,6 +34,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _ROUTE = re.compile(r"/[^\s?#{}]*")
 _MOST_PORT = 65535
 _MOST_DAYS = 36500
+_MOST_SERVERS = 1000
 
 # Environment of frameworks, set before they are imported: one thread per library unless a node raises it
 # (more are slower for small models, and thread pools must not exist before a fork), and quiet logs.
@@ -345,6 +346,35 @@ class ServeConfig(ServerSettings):
         "Size of the cache of fetched model files and built packages, in bytes; versions have copies.",
         minimum=0,
         unit="bytes",
+    )
+    scaled_deployment: str = setting(
+        "",
+        "Deployment of Kubernetes whose pods are the servers of this database: NAMESPACE/NAME. The server "
+        "that does the work sets the number of its pods. Needs the extra kubernetes and the right to do so.",
+    )
+    kubernetes_credentials: Path = setting(
+        Path("/var/run/secrets/kubernetes.io/serviceaccount"),
+        "Folder with the token of the account that has this right, and ca.crt of the API server.",
+    )
+    min_servers: int = setting(
+        1, "Lowest number of servers that are wanted.", minimum=1, maximum=_MOST_SERVERS, unit="servers"
+    )
+    max_servers: int = setting(
+        10, "Highest number of servers that are wanted.", minimum=1, maximum=_MOST_SERVERS, unit="servers"
+    )
+    server_target_load: float = setting(
+        0.75,
+        "The share of its memory and processors that each server should use: as many servers are wanted as "
+        "their loads add up to, divided by it.",
+        minimum=0.1,
+        maximum=1,
+        unit="share of a server",
+    )
+    server_scale_down_delay: float = setting(
+        300.0,
+        "Seconds for which fewer servers must be enough before one less is wanted.",
+        minimum=0,
+        unit="seconds",
     )
     idle_timeout: float = setting(
         300.0,
@@ -722,6 +752,7 @@ SETTING_SECTIONS = (
     SettingSection("Predictions", "`serve` and `node`", PredictSettings, "merge_requests"),
     SettingSection("Connections", "`serve` and `node`", ServerSettings, "header_timeout"),
     SettingSection("Address, state and access", "`serve`", ServeConfig, "host"),
+    SettingSection("Number of servers", "`serve`", ServeConfig, "scaled_deployment"),
     SettingSection("Nodes", "`serve`", ServeConfig, "idle_timeout"),
     SettingSection("Versions, jobs and operations", "`serve`", ServeConfig, "deployments"),
     SettingSection("Limits of projects and versions", "`serve`", ServeConfig, "project_requests_per_second"),

@@ -430,6 +430,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving.transport", (), (*PROGRAMS, *MODELS)),
     ("serving.transport", ("serving.transport.http_server",), ("starlette",)),
     ("serving", ("serving.logs.sinks.bigquery_sink",), ("google.cloud.bigquery",)),
+    ("serving", ("serving.gateway.control.server_scaling.kubernetes_deployment",), ("kubernetes",)),
     (
         "serving.gateway",
         (),

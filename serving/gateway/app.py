@@ -77,7 +77,7 @@ from serving.gateway.observability.api_metrics import ApiMetricsMiddleware, crea
 from serving.gateway.observability.event_publisher import EventPublisher
 from serving.gateway.observability.event_stream import EventStream
 from serving.gateway.observability.history_recorder import HistoryRecorder
-from serving.gateway.observability.metric_definitions import HopCounts, SuggestionCounts
+from serving.gateway.observability.metric_definitions import HopCounts, ServerCounts, SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.observers import PredictionObservers
 from serving.gateway.observability.prediction_stats import ModelStatistics, PredictionStats
@@ -292,6 +292,7 @@ class Gateway:
                 suggestions=self._get_suggestion_counts,
                 server_load=lambda: self._server_load_meter.load,
                 hops=self._get_hop_counts,
+                server_counts=self._get_server_counts,
             ),
         )
         self._peers = (
@@ -665,6 +666,10 @@ class Gateway:
 
     def _get_hop_counts(self) -> HopCounts:
         return HopCounts(*(({}, 0.0) if self._peers is None else self._peers.hops))
+
+    def _get_server_counts(self) -> ServerCounts:
+        scaler = None if self._sharing is None else self._sharing.scaler
+        return ServerCounts() if scaler is None else ServerCounts(scaler.desired, dict(scaler.errors))
 
     def _find_title(self, key: str) -> str:
         """The name of a version that is scaled, "" for another."""

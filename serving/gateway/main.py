@@ -121,6 +121,11 @@ def _open_state(config: ServeConfig) -> tuple[StateStore, StateSharing | None]:
                 "shared_versions_uri is for several servers on one database: name that too (setting state), "
                 "or leave it out."
             )
+        if config.scaled_deployment:
+            raise InvalidArgument(
+                "scaled_deployment is for several servers on one database: name that too (setting state), or "
+                "leave it out."
+            )
         check_home(folder, None)
         return SqliteStore(folder / STATE_FILE), None
     # Not imported where it is not asked for.

@@ -10,7 +10,7 @@ from autoscaler.pools import NodePool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.config import OFF, ServeConfig
-from serving.errors import ServingError
+from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.in_process import AsgiApp
 from serving.gateway.api.request_io import error_response
 from serving.gateway.catalog.shared_catalog import SharedCatalog
@@ -18,6 +18,7 @@ from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.pack_maintenance import PackMaintenance
 from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.reconciler import Reconciler
+from serving.gateway.control.server_scaling.server_scaler import ServerScaler
 from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.status import ServerScope
 from serving.gateway.control.version_sharing import VersionSharing
@@ -55,6 +56,7 @@ class StateSharing:
         self._maintenance: PackMaintenance | None = None
         self._peers: ServerPeers | None = None
         self.own_server: JobServer | None = None
+        self.scaler: ServerScaler | None = None  # where servers know each other
 
     def create_version_sharing(
         self, config: ServeConfig, environment: Mapping[str, str], find_awake: Callable[[], Collection[str]]
@@ -95,7 +97,10 @@ class StateSharing:
         load_meter: ServerLoadMeter,
         job_reader: LocalJobReader,
     ) -> ServerPeers | None:
-        """None where this server is to answer by itself (setting peer_port)."""
+        """None where this server is to answer by itself (setting peer_port).
+
+        Raises InvalidArgument and FailedPrecondition for settings that cannot be used.
+        """
         self._server_name = name_server(config)
         if config.peer_port != OFF:
             catalog = self._catalog
@@ -111,6 +116,12 @@ class StateSharing:
                 lambda: catalog.owns_work,
             )
             self._peers = ServerPeers(config, self._store.membership, parts)
+            self.scaler = ServerScaler.from_settings(config, self._peers.list_servers)
+        elif config.scaled_deployment:
+            raise InvalidArgument(
+                "scaled_deployment needs the loads of all servers, which they do not tell with peer_port "
+                "off: leave one of the two out."
+            )
         return self._peers
 
     def create_job_reader(self, local: LocalJobReader) -> SharedJobReader:
@@ -136,11 +147,15 @@ class StateSharing:
         On closing the work is given to another server; before it is ended, call `stop_following`.
         """
         self._follower = StateFollower(self._catalog, self._store.create_listener())
+        if self.scaler is not None:
+            works = (*works, self.scaler)
         self._owner = WorkOwner(self._catalog, self._store.lease, works, self._timing)
         closing.push_async_callback(self._owner.release)
         # While processes of jobs take their time to end, no other server must begin the jobs.
         closing.push_async_callback(self._owner.start(supervisor).stop)
         self._following = self._follower.start(supervisor)
+        if self.scaler is not None:
+            closing.push_async_callback(self.scaler.start(supervisor).stop)
         if self._version_sharing is not None:
             closing.push_async_callback(self._version_sharing.close)
             self._maintenance = PackMaintenance(self._catalog, self._version_sharing, self._find_awake)

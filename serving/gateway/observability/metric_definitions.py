@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoscaler.placement.server_load import ServerLoad
 from autoscaler.pools import MemoryUsage, NodeState, PilotState, PilotStatus
@@ -38,6 +38,17 @@ class HopCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """How many servers are wanted, None where another server decides that.
+
+    `errors` are calls of Kubernetes about it that failed, by their verb.
+    """
+
+    desired: int | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
     """All values of one scrape.
 
@@ -56,6 +67,7 @@ class MetricsSnapshot:
     suggestions: SuggestionCounts
     server_load: ServerLoad
     hops: HopCounts
+    server_counts: ServerCounts
     counts: Mapping[str, StatsSnapshot]
     calls: Mapping[tuple[str, int], int]
     spans: Mapping[str, int]
@@ -288,6 +300,15 @@ def _server_load(snapshot: MetricsSnapshot) -> Samples:
 def _server_resource_load(snapshot: MetricsSnapshot) -> Samples:
     yield ("memory",), snapshot.server_load.memory
     yield ("processors",), snapshot.server_load.processors
+
+
+def _desired_servers(snapshot: MetricsSnapshot) -> Samples:
+    if snapshot.server_counts.desired is not None:
+        yield (), snapshot.server_counts.desired
+
+
+def _server_scaling_errors(snapshot: MetricsSnapshot) -> Samples:
+    return (((verb,), count) for verb, count in sorted(snapshot.server_counts.errors.items()))
 
 
 def _memory_kinds(memory: MemoryUsage | None) -> Samples:
@@ -597,5 +618,21 @@ METRIC_DEFINITIONS = (
         "The same by resource. memory: of nodes that are in use, or wanted and without room. processors: "
         "threads of nodes that compute or wait for a processor, averaged over a minute.",
         _server_resource_load,
+    ),
+    MetricDefinition(
+        "pilotlight_servers_desired",
+        "gauge",
+        (),
+        "Servers that there should be for the loads of all, within min_servers and max_servers. Only the "
+        "server that does the work of all has it.",
+        _desired_servers,
+    ),
+    MetricDefinition(
+        "pilotlight_server_scaling_errors_total",
+        "counter",
+        ("verb",),
+        "Calls of Kubernetes that failed by which the number of pods is read (get) and set (patch). It stays "
+        "as it is then.",
+        _server_scaling_errors,
     ),
 )

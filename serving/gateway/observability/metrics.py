@@ -35,6 +35,7 @@ from serving.gateway.observability.metric_definitions import (
     VERSION_LABELS,
     HopCounts,
     MetricsSnapshot,
+    ServerCounts,
     SuggestionCounts,
     version_label_values,
 )
@@ -73,6 +74,7 @@ class MetricSources:
     suggestions: Callable[[], SuggestionCounts] = lambda: SuggestionCounts({}, 0.0)
     server_load: Callable[[], ServerLoad] = ServerLoad
     hops: Callable[[], HopCounts] = lambda: HopCounts({}, 0.0)
+    server_counts: Callable[[], ServerCounts] = ServerCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class Metrics:
             suggestions=self._sources.suggestions(),
             server_load=self._sources.server_load(),
             hops=self._sources.hops(),
+            server_counts=self._sources.server_counts(),
             counts=dict(self._iter_stats(versions)),
             calls=dict(self._stats.api_calls),
             spans=self._sources.spans(),

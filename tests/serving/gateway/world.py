@@ -28,7 +28,7 @@ from autoscaler.pools import (
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.gateway.control.status import ClusterStatus
-from serving.gateway.observability.metric_definitions import SuggestionCounts
+from serving.gateway.observability.metric_definitions import ServerCounts, SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import LogCounts
@@ -195,6 +195,7 @@ class World:
         self.logs: list[LogCounts] = []
         self.suggestions = SuggestionCounts({}, 0.0)
         self.server_load = ServerLoad()
+        self.server_counts = ServerCounts()
         self.disk = asyncio.Event()
         self.disk.set()
         self.metrics = Metrics(
@@ -206,6 +207,7 @@ class World:
                 self._logged,
                 suggestions=lambda: self.suggestions,
                 server_load=lambda: self.server_load,
+                server_counts=lambda: self.server_counts,
             ),
         )
         self.activator.connect_waker(RefusalCountingWaker(self.autoscaler, self.metrics))

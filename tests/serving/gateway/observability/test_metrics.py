@@ -14,7 +14,11 @@ from autoscaler.errors import NodeError, QueueFullError, TooLateError
 from autoscaler.placement.server_load import ServerLoad
 from autoscaler.pools import NodeState, PilotState
 from serving.gateway.observability import metrics
-from serving.gateway.observability.metric_definitions import METRIC_DEFINITIONS, SuggestionCounts
+from serving.gateway.observability.metric_definitions import (
+    METRIC_DEFINITIONS,
+    ServerCounts,
+    SuggestionCounts,
+)
 from serving.gateway.observability.request_log import LogCounts
 from serving.latency_histograms import NODE_PHASES, LatencyHistograms, as_cells
 from serving.logs.journal.file_format import LogKind
@@ -371,5 +375,18 @@ def test_the_load_of_the_server_is_told() -> None:
         assert scraped["pilotlight_server_load"] == {(): 1.5}
         loads = scraped["pilotlight_server_resource_load"]
         assert loads == {key(resource="memory"): 0.25, key(resource="processors"): 1.5}
+
+    run(main)
+
+
+def test_how_many_servers_there_should_be_is_told() -> None:
+    """By the server that decides it alone."""
+
+    async def main(world: World) -> None:
+        assert not (await scrape(world)).get("pilotlight_servers_desired")
+        world.server_counts = ServerCounts(desired=3, errors={"patch": 2})
+        scraped = await scrape(world)
+        assert scraped["pilotlight_servers_desired"] == {(): 3}
+        assert scraped["pilotlight_server_scaling_errors_total"] == {key(verb="patch"): 2}
 
     run(main)

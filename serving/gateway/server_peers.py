@@ -110,7 +110,7 @@ class ServerPeers:
     async def start(self, supervisor: Supervisor) -> None:
         """Answer what others pass on. What they have sent since `join` waits."""
         if self._server is not None and self._listener is not None and self._placement is not None:
-            await self._server.start(self._listener)
+            self._server.start(self._listener)
             self._loops = self._placement.start(supervisor)
 
     def end_start(self) -> None:

@@ -45,7 +45,7 @@ class ConnectionAcceptor:
     def __init__(
         self,
         listening: socket.socket,
-        connect: Callable[[], asyncio.Protocol],
+        connect: Callable[[], asyncio.BaseProtocol],
         *,
         make_room: Callable[[], None],
         on_shortage: ShortageCallback,

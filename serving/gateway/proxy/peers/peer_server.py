@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 import socket
@@ -38,6 +39,7 @@ from serving.http_headers import BODY_LENGTH, REQUEST_ID, TIMEOUT, Headers, Scop
 from serving.protocols import Dialect
 from serving.protocols.errors import render_error
 from serving.protocols.paths import PredictionPath, detect_dialect
+from serving.transport.acceptor import ConnectionAcceptor, ignore_shortage
 from serving.transport.framing import (
     CANCEL_FRAME,
     MAX_PREFIX_BYTES,
@@ -234,18 +236,21 @@ class PeerServer:
         self.is_draining = False
         self.connections: dict[_ServerConnection, None] = {}  # in the order in which they came
         self._idle = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._acceptor: ConnectionAcceptor | None = None
+        self._tls_handshakes: dict[asyncio.Task[object], None] = {}  # in the order in which they came
 
-    async def start(self, listener: socket.socket) -> None:
+    def start(self, listener: socket.socket) -> None:
         _keep_alive(listener)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        self._listener = listener
+        self._acceptor = ConnectionAcceptor(
+            listener,
             lambda: _ServerConnection(self),
-            sock=listener,
-            ssl=self._tls,
-            # Without it a connection that says nothing stays for a minute.
-            ssl_handshake_timeout=_HANDSHAKE_SECONDS if self._tls else None,
+            make_room=self._end_handshakes,
+            on_shortage=ignore_shortage,
+            begin_tls=None if self._tls is None else self._begin_tls,
         )
+        self._acceptor.start()
 
     def begin_drain(self) -> None:
         """Take no more requests."""
@@ -254,8 +259,8 @@ class PeerServer:
     async def stop(self, seconds: float) -> None:
         """Close all connections once what is being answered is, within so many seconds."""
         self.begin_drain()
-        if self._server is not None:
-            self._server.close()
+        self._close_listener()
+        self._end_handshakes()
         if self._count_calls():
             self._idle.clear()
             try:
@@ -271,10 +276,7 @@ class PeerServer:
         A peer takes milliseconds for its proof: who says nothing must not keep it out.
         """
         self.connections[connection] = None
-        unproven = [one for one in self.connections if not one.is_accepted]
-        if len(unproven) > _MOST_HANDSHAKES:
-            del self.connections[unproven[0]]
-            unproven[0].abort()
+        self._end_unproven(_MOST_HANDSHAKES)
 
     def handle(self, call: ForwardedCall) -> None:
         if self.is_draining or len(call.body) > self.max_body_bytes:
@@ -285,6 +287,47 @@ class PeerServer:
         except Exception:
             logger.exception("a request of another server could not be answered")
             call.respond_error(Unavailable("Internal error encountered."))
+
+    def _close_listener(self) -> None:
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None and self._listener is not None:
+            acceptor.close()
+            self._listener.close()
+
+    def _begin_tls(self, accepted: socket.socket) -> None:
+        """As with proofs, the oldest handshake ends where there are too many: each takes a descriptor."""
+        loop = asyncio.get_running_loop()
+        opening = loop.connect_accepted_socket(
+            lambda: _ServerConnection(self),
+            accepted,
+            ssl=self._tls,
+            # Without it a connection that says nothing stays for a minute.
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+        )
+        task: asyncio.Task[object] = loop.create_task(opening, name="handshake of a peer")
+        self._tls_handshakes[task] = None
+        task.add_done_callback(functools.partial(self._on_tls_ended, accepted))
+        if len(self._tls_handshakes) > _MOST_HANDSHAKES:
+            oldest = next(iter(self._tls_handshakes))
+            del self._tls_handshakes[oldest]
+            oldest.cancel()
+
+    def _on_tls_ended(self, accepted: socket.socket, task: asyncio.Task[object]) -> None:
+        self._tls_handshakes.pop(task, None)
+        if task.cancelled() or task.exception() is not None:
+            accepted.close()
+
+    def _end_handshakes(self) -> None:
+        for task in list(self._tls_handshakes):
+            task.cancel()
+        self._end_unproven(0)
+
+    def _end_unproven(self, most: int) -> None:
+        """End connections that are not proven, the oldest first, until there are only so many."""
+        unproven = [one for one in self.connections if not one.is_accepted]
+        for connection in unproven[: max(0, len(unproven) - most)]:
+            del self.connections[connection]
+            connection.abort()
 
     def on_call_ended(self) -> None:
         if self.is_draining and not self._count_calls():

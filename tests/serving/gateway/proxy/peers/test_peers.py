@@ -93,7 +93,7 @@ async def serving(
     listener = listen_tcp("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = PeerServer(handler, answer, HandshakeKey(SECRET, address_of(port)), tls, limit)
-    await server.start(listener)
+    server.start(listener)
     try:
         yield server, port
     finally:
@@ -317,6 +317,33 @@ def test_who_begins_no_handshake_of_tls_is_not_waited_for(
                         assert await reader.read() == b""
             finally:
                 writer.close()
+
+    run(main)
+
+
+def test_handshakes_of_tls_take_only_so_many_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast strangers connect, and say nothing."""
+    monkeypatch.setattr(peer_server, "_HANDSHAKE_SECONDS", 2 * HANG_SECONDS)
+    write_certificate(tmp_path)
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    tls = PeerTls.from_settings(ServeConfig(peer_ca=cert, peer_cert=cert, peer_key=key))
+    assert tls is not None
+
+    async def main() -> None:
+        async with serving(lambda call: None, tls.server) as (_, port):
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(70)]
+            client = make_client(port, tls=tls.client)
+            try:
+                assert await connect(client)
+                for reader, _ in strangers[:6]:
+                    with contextlib.suppress(ConnectionResetError):
+                        assert await reader.read() == b""
+            finally:
+                client.close()
+                for _, writer in strangers:
+                    writer.close()
 
     run(main)
 

@@ -174,11 +174,13 @@ class World:
             done.result()
 
     def _start(self, number: int) -> None:
+        """All operations are kept: each change of a record is one, and all are looked at in the end."""
         place = self._places[number]
         self._servers[number] = self._stack.enter_context(
             running_server(
                 self.folder / f"s{number}", "--port", str(self._ports[number]), "--jobs", "1",
-                "--shared-versions-uri", str(self.folder / "shared"), *place.flags,
+                "--shared-versions-uri", str(self.folder / "shared"), "--operation-retention-count", "0",
+                *place.flags,
                 environment={"PILOTLIGHT_STATE": place.database},
             )
         )  # fmt: skip

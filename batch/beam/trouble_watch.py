@@ -34,7 +34,8 @@ class TroubleWatch:
         self._report = report
         self._clock = clock
         self._next = clock() + _ASK_EVERY
-        self._placed_since: float | None = None
+        self._state = EngineState.UNKNOWN
+        self._state_since = clock()
         self._seen = self._told = ""
         self._has_workers = False
 
@@ -61,12 +62,19 @@ class TroubleWatch:
         if trouble := self.find_worker_trouble():
             return trouble
         self._has_workers = bool(self._read_signs())
-        if self._has_workers or self._engine.find_state() is EngineState.WAITING:
-            self._placed_since = None
+        return "" if self._has_workers else self._find_late_start(now)
+
+    def _find_late_start(self, now: float) -> str:
+        state = self._engine.find_state()
+        if state is not self._state:
+            self._state, self._state_since = state, now
+        if state is EngineState.WAITING or now - self._state_since < self._engine.worker_start_seconds:
             return ""
-        self._placed_since = now if self._placed_since is None else self._placed_since
-        if now - self._placed_since < self._engine.worker_start_seconds:
-            return ""
+        if state is EngineState.ABSENT:
+            return (
+                f"{self._engine.name} has not been given the pipeline within "
+                f"{self._engine.worker_start_seconds:.0f} s: the log of the job server says why."
+            )
         return (
             f"No worker has begun within {self._engine.worker_start_seconds:.0f} s, although "
             f"{self._engine.name} has the pipeline. If none can be started, the log of what starts it says "

@@ -12,9 +12,10 @@ WORKER_START_SECONDS = 60.0
 
 
 class EngineState(StrEnum):
-    """UNKNOWN: the engine does not tell, or does not know the job. WAITING: a task has no slot yet."""
+    """UNKNOWN: the engine does not tell. ABSENT: it does not know the job. WAITING: for a slot of a task."""
 
     UNKNOWN = "UNKNOWN"
+    ABSENT = "ABSENT"
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     ENDED = "ENDED"

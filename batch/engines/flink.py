@@ -114,7 +114,7 @@ class FlinkEngine:
         except OSError:
             return EngineState.UNKNOWN
         if not jobs:
-            return EngineState.UNKNOWN
+            return EngineState.ABSENT
         if all(job.state in _ENDS for job in jobs):
             return EngineState.ENDED
         return EngineState.WAITING if any(job.is_waiting for job in jobs) else EngineState.RUNNING

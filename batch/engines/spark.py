@@ -140,7 +140,7 @@ class SparkEngine:
         if states:
             return EngineState.WAITING if "WAITING" in states else EngineState.RUNNING
         has_ended = any(self._is_current(one) for one in status.ended)
-        return EngineState.ENDED if has_ended else EngineState.UNKNOWN
+        return EngineState.ENDED if has_ended else EngineState.ABSENT
 
     def find_trouble(self) -> str:
         try:

@@ -70,6 +70,20 @@ def test_a_worker_that_does_not_begin_is_told_of_within_two_minutes() -> None:
     assert [trouble for _, trouble in scene.told[1:]] == [""]
 
 
+def test_a_pipeline_that_does_not_arrive_is_told_of() -> None:
+    """On a busy machine it comes late all the same, and its workers have their time from then on."""
+    scene = Scene()
+    scene.state = EngineState.ABSENT
+    scene.pass_seconds(100)
+    assert [trouble for _, trouble in scene.told] == [
+        "Fake has not been given the pipeline within 60 s: the log of the job server says why."
+    ]
+
+    scene.state = EngineState.RUNNING
+    scene.pass_seconds(50)
+    assert [trouble for _, trouble in scene.told[1:]] == [""]
+
+
 def test_what_a_worker_says_itself_is_told() -> None:
     """That it has other versions, for example."""
     scene = Scene()

@@ -89,7 +89,7 @@ def test_the_state_of_a_job(
     peer.jobs = [job("z", f"{OURS}-2", "RUNNING", running=1), job("a", OURS, state, **tasks)]
 
     assert engine(peer).find_state() is expected
-    assert engine(peer, 3).find_state() is EngineState.UNKNOWN
+    assert engine(peer, 3).find_state() is EngineState.ABSENT
 
 
 # ---- trouble

@@ -81,7 +81,7 @@ def test_an_application_that_does_not_end_is_told_of(peer: SparkPeer) -> None:
         ("RUNNING", "", EngineState.RUNNING),
         ("RUNNING", "FAILED", EngineState.RUNNING),
         ("", "FINISHED", EngineState.ENDED),
-        ("", "", EngineState.UNKNOWN),
+        ("", "", EngineState.ABSENT),
     ],
 )
 def test_the_state_of_a_job(peer: SparkPeer, active: str, ended: str, expected: EngineState) -> None:
@@ -91,7 +91,7 @@ def test_the_state_of_a_job(peer: SparkPeer, active: str, ended: str, expected: 
     peer.ended = [application("b", OURS, ended)] if ended else []
 
     assert engine(peer.url).find_state() is expected
-    assert engine(peer.url, attempt=3).find_state() is EngineState.UNKNOWN
+    assert engine(peer.url, attempt=3).find_state() is EngineState.ABSENT
 
 
 def test_the_master_that_leads_is_asked(peer: SparkPeer) -> None:

@@ -84,7 +84,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             )
             return _answer(
                 "This worker pool takes only jobs that know its token (--token-file): "
-                '--environment_config={"url":"HOST:PORT","params":{"token":"..."}}.'
+                '--environment_config={"url":"HOST:PORT","params":{"token":"..."}}, in single quotes.'
             )
         with self._lock:
             self._forget_ended()

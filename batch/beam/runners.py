@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import difflib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -218,6 +219,7 @@ def _check_reserved(given: PipelineOptions) -> None:
 
 
 def _check_options(runner: str, options: PipelineOptions) -> None:
+    _check_environment_config(options.view_as(PortableOptions).environment_config)
     known = options.get_all_options()
     unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
     endpoint = options.view_as(PortableOptions).job_endpoint
@@ -230,6 +232,17 @@ def _check_options(runner: str, options: PipelineOptions) -> None:
         if near or is_asked or runner == "DataflowRunner":
             meant = f" Did you mean --{near[0]}?" if near else ""
             raise InvalidArgument(f"{runner} has no option --{name}.{meant}")
+
+
+def _check_environment_config(config: str | None) -> None:
+    if config is None or not config.startswith("{"):
+        return
+    try:
+        json.loads(config)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"--environment_config is no JSON: {error}. Put single quotes around it, which keep its own."
+        ) from None
 
 
 def _fetch_server_options(endpoint: str) -> set[str]:

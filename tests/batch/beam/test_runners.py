@@ -158,6 +158,12 @@ def test_packages_are_brought_before_those_of_the_options() -> None:
         ("DataflowRunner", ["--nonsense"], InvalidArgument, "DataflowRunner has no option --nonsense."),
         ("FlinkRunner", ["flink:8081"], InvalidArgument, "'flink:8081' is not a pipeline option"),
         ("SparkRunner", ["--streaming"], InvalidArgument, "--streaming cannot be set"),
+        (
+            "SparkRunner",
+            ["--environment_config={command:/w}"],
+            InvalidArgument,
+            "Put single quotes around it",
+        ),
         ("PortableRunner", [], InvalidArgument, "--job_endpoint=HOST:PORT"),
         ("PortableRunner", ["--job_endpoint=localhost:1"], FailedPrecondition, "No Beam job server answers"),
         ("FlinkRunner", ["--job_server_java_launcher=no-java"], FailedPrecondition, "Install Java 11"),

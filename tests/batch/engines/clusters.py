@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import httpx
 import pytest
@@ -82,6 +83,18 @@ class Cluster:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
 
+class EngineCluster(Protocol):
+    """A cluster of either engine. Workers have one place each."""
+
+    def list_unfinished(self) -> list[str]: ...
+
+    def is_free(self, workers: int) -> bool: ...
+
+    def add_worker(self, name: str) -> None: ...
+
+    def kill(self, name: str) -> None: ...
+
+
 class FlinkCluster(Cluster):
     """A JobManager; TaskManagers of one slot each are started by name. `restart` is its restart strategy."""
 
@@ -113,6 +126,16 @@ class FlinkCluster(Cluster):
 
     def jobs(self) -> list[dict[str, str]]:
         return list(httpx.get(f"http://{self.address}/jobs/overview", timeout=5).json()["jobs"])
+
+    def list_unfinished(self) -> list[str]:
+        """What of its jobs goes on."""
+        ended = ("CANCELED", "FAILED", "FINISHED")
+        return [job["jid"] for job in self.jobs() if job["state"] not in ended]
+
+    def is_free(self, workers: int) -> bool:
+        """Whether that many TaskManagers are there, and none of their slots is taken."""
+        found = self.overview()
+        return found is not None and found["slots-available"] == found["slots-total"] == workers
 
     def add_worker(self, name: str) -> None:
         settings = {
@@ -186,11 +209,20 @@ class SparkCluster(Cluster):
     def web(self) -> str:
         return f"http://127.0.0.1:{self._web}"
 
-    def status(self) -> dict[str, object] | None:
+    def status(self) -> dict[str, Any] | None:
         try:
             return dict(httpx.get(f"{self.web}/json/", timeout=5).raise_for_status().json())
         except httpx.HTTPError:
             return None
+
+    def list_unfinished(self) -> list[str]:
+        """What of its applications goes on."""
+        return [one["id"] for one in (self.status() or {}).get("activeapps", ())]
+
+    def is_free(self, workers: int) -> bool:
+        """Whether that many workers are there, and none of their cores is taken."""
+        found = self.status()
+        return found is not None and (found["cores"], found["coresused"]) == (workers, 0)
 
     def add_worker(self, name: str) -> None:
         sizes = ("--cores", "1", "--memory", "1500m", "--webui-port", "0")
@@ -220,7 +252,9 @@ def job_server(jar: Path, folder: Path, *flags: str) -> Iterator[str]:
     ports = ("--job-port", str(port), "--artifact-port", "0", "--expansion-port", "0")
     artifacts = ("--artifacts-dir", str(folder / "tmp"), "--job-host=127.0.0.1")
     java = (*JAVA, "-Xmx700m", f"-Djava.io.tmpdir={folder / 'tmp'}")
-    cluster.start("job-server", [*java, "-jar", str(jar), *ports, *artifacts, *flags])
+    # That of Spark is the driver, which listens where the machine's name leads unless told otherwise.
+    command = [*java, "-jar", str(jar), *ports, *artifacts, *flags]
+    cluster.start("job-server", command, SPARK_LOCAL_IP="127.0.0.1")
     try:
         until(lambda: is_listening(port), "a job server", seconds=120)
         yield f"127.0.0.1:{port}"

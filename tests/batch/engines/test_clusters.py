@@ -12,18 +12,25 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xgboost as xgb
 
-from tests.batch.engines.clusters import FlinkCluster, SparkCluster, job_server, path_from
+from tests.batch.engines.clusters import (
+    EngineCluster,
+    FlinkCluster,
+    SparkCluster,
+    free_port,
+    job_server,
+    path_from,
+)
+from tests.batch.engines.sample_models import BUILDERS, COLUMNS
 from tests.bounds import JOB_SECONDS
 from tests.conftest import Report
 from tests.end_to_end import jobs
-from tests.server import running_server, until
+from tests.server import Server, running_server, until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -40,30 +47,55 @@ class Input:
     """A model, rows for it, and what the embedded runner makes of them."""
 
     root: Path
+    model: Path
+    flags: tuple[str, ...]
     results: dict[str, bytes]
     seconds: float
 
     @property
-    def model(self) -> Path:
-        return self.root / "model"
+    def shards(self) -> int:
+        return sum(name.startswith("prediction.results-") for name in self.results)
+
+
+class Inputs:
+    """The same rows for a model of each kind, made when a test asks for the first of it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[str, Input] = {}
+        generator = np.random.default_rng(0)
+        (root / "in").mkdir()
+        for part in range(8):
+            rows = np.round(generator.normal(size=(ROWS // 8, COLUMNS)), 6).tolist()
+            with (root / f"in/part-{part}.jsonl").open("w") as file:
+                for number, row in enumerate(rows):
+                    is_bad = number % BAD_EVERY == 7
+                    file.write("[1, 2, nonsense\n" if is_bad else json.dumps(row) + "\n")
+
+    def of(self, kind: str) -> Input:
+        if kind not in self._made:
+            self._made[kind] = self._make(kind)
+        return self._made[kind]
+
+    def _make(self, kind: str) -> Input:
+        model = self._root / kind / "model"
+        model.mkdir(parents=True)
+        flags = tuple(BUILDERS[kind](model))
+        output = self._root / kind / "expected"
+        plain = Input(self._root, model, flags, {}, 0)
+        seconds = Batch(plain, output, "FnApiRunner").wait()
+        return replace(plain, results=read_results(output), seconds=seconds)
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Input:
-    root = tmp_path_factory.mktemp("input")
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(2000, 30))
-    matrix = xgb.DMatrix(rows, label=rows[:, 0] * rows[:, 1] > 0)
-    (root / "model").mkdir()
-    xgb.train({"nthread": 1, "max_depth": 6}, matrix, 100).save_model(root / "model/model.json")
-    (root / "in").mkdir()
-    for part in range(8):
-        with (root / f"in/part-{part}.jsonl").open("w") as file:
-            for number, row in enumerate(np.round(generator.normal(size=(ROWS // 8, 30)), 6).tolist()):
-                is_bad = number % BAD_EVERY == 7
-                file.write("[1, 2, nonsense\n" if is_bad else json.dumps(row) + "\n")
-    done = Batch(root, root / "expected", "FnApiRunner").wait()
-    return Input(root, read_results(root / "expected"), done)
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return Inputs(tmp_path_factory.mktemp("input"))
+
+
+@pytest.fixture(scope="module")
+def given(inputs: Inputs) -> Input:
+    """The input of tests that need one kind of model only."""
+    return inputs.of("xgboost")
 
 
 def read_results(folder: Path) -> dict[str, bytes]:
@@ -73,13 +105,13 @@ def read_results(folder: Path) -> dict[str, bytes]:
 class Batch:
     """`pilotlight local batch` on the rows, at work."""
 
-    def __init__(self, root: Path, output: Path, runner: str, options: str = "", *flags: str) -> None:
+    def __init__(self, given: Input, output: Path, runner: str, options: str = "", *flags: str) -> None:
         code = (
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
             "from serving.cli import main; main()"
         )
         line = (
-            f"local batch --model-dir {root}/model --input-paths {root}/in/* --output-path {output} "
+            f"local batch --model-dir {given.model} --input-paths {given.root}/in/* --output-path {output} "
             f"--runner {runner} --max-worker-count {WORKERS}"
         )
         self.output = output
@@ -90,6 +122,7 @@ class Batch:
                 [
                     *(sys.executable, "-c", code, *shlex.split(line)),
                     *(("--pipeline-options", options) if options else ()),
+                    *given.flags,
                     *flags,
                 ],
                 stdout=log,
@@ -129,8 +162,8 @@ class Batch:
 
 
 @contextmanager
-def batch(root: Path, output: Path, runner: str, options: str, *flags: str) -> Iterator[Batch]:
-    started = Batch(root, output, runner, options, *flags)
+def batch(given: Input, output: Path, runner: str, options: str, *flags: str) -> Iterator[Batch]:
+    started = Batch(given, output, runner, options, *flags)
     try:
         yield started
     finally:
@@ -164,69 +197,105 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-# ---- Flink
+# ---- engines
 
 
 @dataclass(frozen=True)
-class Flink:
-    cluster: FlinkCluster
-    job_server: str
+class RealEngine:
+    """A cluster of two workers, and the options of Beam that reach it through a job server."""
+
+    name: str
+    cluster: EngineCluster
+    options: str
 
     @property
-    def options(self) -> str:
-        return f"--flink_master={self.cluster.address} --job_endpoint={self.job_server}"
+    def runner(self) -> str:
+        return f"{self.name}Runner"
 
     def is_free(self) -> bool:
-        overview = self.cluster.overview()
-        return overview is not None and overview["slots-available"] == overview["slots-total"] == WORKERS
+        return self.cluster.is_free(WORKERS)
 
-    def unfinished(self) -> list[str]:
-        ended = ("CANCELED", "FAILED", "FINISHED")
-        return [job["jid"] for job in self.cluster.jobs() if job["state"] not in ended]
+    def has_ended_all(self) -> bool:
+        return not self.cluster.list_unfinished()
 
 
-@pytest.fixture(scope="module")
-def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+@contextmanager
+def running_flink(folder: Path) -> Iterator[RealEngine]:
     """A JobManager and two TaskManagers of one slot, which ends a job that has lost one."""
-    folder = tmp_path_factory.mktemp("flink")
+    jar = path_from("TESTS_FLINK_JOB_SERVER")
     cluster = FlinkCluster(path_from("TESTS_FLINK"), folder)
     try:
-        for number in range(WORKERS):
-            cluster.add_worker(f"worker-{number}")
-        jar = path_from("TESTS_FLINK_JOB_SERVER")
         with job_server(jar, folder / "server", f"--flink-master={cluster.address}") as address:
-            found = Flink(cluster, address)
-            until(found.is_free, "two TaskManagers")
-            yield found
+            options = f"--flink_master={cluster.address} --job_endpoint={address}"
+            yield RealEngine("Flink", cluster, options)
     finally:
         cluster.close()
 
 
-@pytest.mark.parametrize("kind", ["PROCESS", "EXTERNAL"])
-def test_flink_gives_the_same_bytes(
-    given: Input, flink: Flink, pool: str, tmp_path: Path, report: Report, kind: str
+@contextmanager
+def running_spark(folder: Path) -> Iterator[RealEngine]:
+    """A master and two workers of one core."""
+    jar = path_from("TESTS_SPARK_JOB_SERVER")
+    cluster = SparkCluster(path_from("TESTS_SPARK"), folder)
+    try:
+        with job_server(jar, folder / "server", f"--spark-master-url={cluster.address}") as address:
+            options = (
+                f"--spark_master_url={cluster.address} --spark_master_webui={cluster.web} "
+                f"--job_endpoint={address}"
+            )
+            yield RealEngine("Spark", cluster, options)
+    finally:
+        cluster.close()
+
+
+ENGINES = {"Flink": running_flink, "Spark": running_spark}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    with ENGINES[request.param](tmp_path_factory.mktemp(request.param)) as found:
+        for number in range(WORKERS):
+            found.cluster.add_worker(f"worker-{number}")
+        until(found.is_free, "two workers")
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("xgboost", "PROCESS"),
+        ("xgboost", "EXTERNAL"),
+        ("sklearn", "PROCESS"),
+        ("tensorflow", "PROCESS"),
+        ("routine", "PROCESS"),
+    ],
+)
+def test_an_engine_gives_the_same_bytes(
+    inputs: Inputs, engine: RealEngine, pool: str, tmp_path: Path, report: Report, model: str, kind: str
 ) -> None:
     """All result files are those of the embedded runner."""
-    options = f"{flink.options} {environment(kind, tmp_path, pool)}"
-    with batch(given.root, tmp_path / "out", "FlinkRunner", options) as job:
+    given = inputs.of(model)
+    options = f"{engine.options} {environment(kind, tmp_path, pool)}"
+    with batch(given, tmp_path / "out", engine.runner, options) as job:
         seconds = job.wait()
 
     assert read_results(tmp_path / "out") == given.results
-    report(f"{ROWS} rows: Flink {kind} {seconds:.1f} s, embedded {given.seconds:.1f} s")
+    until(engine.is_free, "two places")
+    report(f"{ROWS} rows, {model}: {engine.name} {kind} {seconds:.1f} s, embedded {given.seconds:.1f} s")
 
 
-def test_a_killed_task_manager_costs_its_own_shards(
-    given: Input, flink: Flink, tmp_path: Path, report: Report
+def test_a_killed_worker_costs_its_own_shards(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     """Killed after a third of the shards; what is whole by then is not computed again."""
-    options = f"{flink.options} {environment('PROCESS', tmp_path)}"
-    shards = sum(name.startswith("prediction.results-") for name in given.results)
-    with batch(given.root, tmp_path / "out", "FlinkRunner", options) as job:
+    options = f"{engine.options} {environment('PROCESS', tmp_path)}"
+    shards = given.shards
+    with batch(given, tmp_path / "out", engine.runner, options) as job:
         job.until_sealed(shards // 3)
         before = job.sealed()
-        flink.cluster.kill("worker-1")
+        engine.cluster.kill("worker-1")
         time.sleep(5)  # a machine needs some time to be replaced
-        flink.cluster.add_worker("worker-1")
+        engine.cluster.add_worker("worker-1")
         pieces: set[str] = set()
         while job.process.poll() is None:
             pieces |= job.pieces()
@@ -236,53 +305,80 @@ def test_a_killed_task_manager_costs_its_own_shards(
     assert read_results(tmp_path / "out") == given.results
     assert len(pieces) <= shards + WORKERS, job.said
     report(
-        f"TaskManager killed when {before} of {shards} shards were sealed: {len(pieces)} pieces, "
+        f"{engine.name}'s worker killed when {before} of {shards} shards were sealed: {len(pieces)} pieces, "
         f"{seconds:.1f} s"
     )
-    until(flink.is_free, "two slots")
+    until(engine.is_free, "two places")
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "too many errors"])
-def test_an_end_reaches_flink(given: Input, flink: Flink, tmp_path: Path, report: Report, how: str) -> None:
-    """Its job is over within seconds, its slots are free, and nothing is left."""
-    options = f"{flink.options} {environment('PROCESS', tmp_path)}"
+def test_an_end_reaches_the_engine(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report, how: str
+) -> None:
+    """Its job is over within seconds, its places are free, and nothing is left."""
+    options = f"{engine.options} {environment('PROCESS', tmp_path)}"
     flags = ("--max-errors", "100") if how == "too many errors" else ()
-    with batch(given.root, tmp_path / "out", "FlinkRunner", options, *flags) as job:
+    with batch(given, tmp_path / "out", engine.runner, options, *flags) as job:
         if flags:
             until(lambda: "records failed" in job.said, "too many errors", seconds=JOB_SECONDS)
         else:
             job.until_sealed()
             job.process.send_signal(signal.Signals[how])
         start = time.monotonic()
-        until(lambda: not flink.unfinished(), "Flink has ended it", seconds=CANCELLED_WITHIN)
+        until(engine.has_ended_all, "the engine has ended it", seconds=CANCELLED_WITHIN)
         seconds = time.monotonic() - start
         job.wait(1 if flags else 130)
 
     assert job.left() == []
-    until(flink.is_free, "two slots", seconds=CANCELLED_WITHIN)
-    report(f"{how}: Flink's job over after {seconds:.1f} s")
+    until(engine.is_free, "two places", seconds=CANCELLED_WITHIN)
+    report(f"{how}: {engine.name}'s job over after {seconds:.1f} s")
 
 
-def test_a_cancel_by_the_api_reaches_flink(
-    given: Input, flink: Flink, tmp_path: Path, report: Report
-) -> None:
-    """As those of the command line."""
-    options = f"{flink.options} {environment('PROCESS', tmp_path)}"
-    flags = ("--batch-runner", "FlinkRunner", "--batch-options", options, "--local-folders", "/")
-    with running_server(tmp_path / "state", *flags) as server:
+@contextmanager
+def submitted(given: Input, engine: RealEngine, folder: Path) -> Iterator[tuple[Server, str]]:
+    """A server with a job that has its first shard, and the name of the job."""
+    options = f"{engine.options} {environment('PROCESS', folder)}"
+    flags = ("--batch-runner", engine.runner, "--batch-options", options, "--local-folders", "/")
+    with running_server(folder / "state", *flags) as server:
         body = jobs.job(
-            "flink", f"{given.root}/in/*", tmp_path / "out", uri=str(given.model), maxWorkerCount="2"
+            "engine", f"{given.root}/in/*", folder / "out", uri=str(given.model), maxWorkerCount="2"
         )
         name = jobs.submit(server, body)
         sealed = ".pilotlight/*/*/sealed/*.json"
-        until(lambda: list((tmp_path / "out").glob(sealed)), "a shard", seconds=JOB_SECONDS)
+        until(lambda: list((folder / "out").glob(sealed)), "a shard", seconds=JOB_SECONDS)
+        yield server, name
+
+
+def test_a_cancel_by_the_api_reaches_the_engine(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+) -> None:
+    """As those of the command line."""
+    with submitted(given, engine, tmp_path) as (server, name):
         start = time.monotonic()
         assert server.call("POST", f"{name}:cancel").status == 200
-        until(lambda: not flink.unfinished(), "Flink has ended it", seconds=CANCELLED_WITHIN)
+        until(engine.has_ended_all, "the engine has ended it", seconds=CANCELLED_WITHIN)
         seconds = time.monotonic() - start
         assert jobs.finished(server, name)["state"] == "CANCELLED"
         assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    report(f"API: Flink's job over after {seconds:.1f} s")
+    until(engine.is_free, "two places", seconds=CANCELLED_WITHIN)
+    report(f"API: {engine.name}'s job over after {seconds:.1f} s")
+
+
+def test_an_attempt_that_was_killed_is_ended_by_the_next(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+) -> None:
+    """Its pipeline runs on in the engine, which has no place for another one."""
+    with submitted(given, engine, tmp_path) as (server, name):
+        [first] = engine.cluster.list_unfinished()
+        for pid, command in server.processes().items():
+            if "batch.attempt_process" in command or "-m batch" in command:
+                os.kill(pid, signal.SIGKILL)
+        ended = jobs.finished(server, name)
+
+    assert ended["state"] == "SUCCEEDED", ended
+    assert first not in engine.cluster.list_unfinished()
+    assert read_results(tmp_path / "out") == given.results
+    until(engine.is_free, "two places", seconds=CANCELLED_WITHIN)
 
 
 WRONG_VERSION = f"""#!/bin/sh
@@ -295,83 +391,93 @@ boot.main()" "$@"
 
 
 @pytest.mark.parametrize(
-    ("script", "more", "told"),
+    ("script", "told"),
     [
-        ("", "--parallelism=4", "4 workers wanted, 2 slots are free in Flink (2 in all, on 2 TaskManagers)"),
-        ("#!/bin/sh\nexit 9\n", "", "ended with exit code 9"),
-        ("#!/bin/sh\nsleep 600\n", "", "No worker has begun within 60 s, although Flink has the pipeline"),
-        (WRONG_VERSION, "", "and Beam 2.1.0, the job has Python"),
+        ("#!/bin/sh\nexit 9\n", "ended with exit code 9"),
+        ("#!/bin/sh\nsleep 600\n", "No worker has begun within 60 s, although {} has the pipeline"),
+        (WRONG_VERSION, "and Beam 2.1.0, the job has Python"),
     ],
 )
-def test_what_keeps_a_job_from_going_on_is_told(
-    given: Input, flink: Flink, tmp_path: Path, report: Report, script: str, more: str, told: str
+def test_a_worker_that_cannot_start_is_told_of(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report, script: str, told: str
 ) -> None:
     """In one sentence, within two minutes."""
-    options = f"{flink.options} {environment('PROCESS', tmp_path, script=script)} {more}"
-    with batch(given.root, tmp_path / "out", "FlinkRunner", options) as job:
+    options = f"{engine.options} {environment('PROCESS', tmp_path, script=script)}"
+    check_told(given, engine, tmp_path, report, options, told.format(engine.name))
+
+
+def test_a_pool_that_is_not_there_is_told_of(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    options = f"{engine.options} {environment('EXTERNAL', tmp_path, address)}"
+    check_told(given, engine, tmp_path, report, options, f"no worker pool answers at {address}")
+
+
+def check_told(
+    given: Input, engine: RealEngine, folder: Path, report: Report, options: str, told: str
+) -> None:
+    with batch(given, folder / "out", engine.runner, options) as job:
         until(lambda: told in job.said, told, seconds=TOLD_WITHIN)
         seconds = time.monotonic() - job.begun
-    until(flink.is_free, "two slots", seconds=60)
-    report(f"told after {seconds:.0f} s: ...{told}...")
+    until(engine.is_free, "two places", seconds=60)
+    report(f"{engine.name}, told after {seconds:.0f} s: ...{told}...")
 
 
-# ---- Spark and Prism
+def test_a_job_waits_for_a_place_and_says_so(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+) -> None:
+    """It goes on as soon as there is one. Flink needs all places at once, Spark takes what there is."""
+    options = f"{engine.options} {environment('PROCESS', tmp_path)}"
+    if engine.name == "Flink":
+        options += " --parallelism=3"
+        told = "3 workers wanted, 2 slots are free in Flink (2 in all, on 2 TaskManagers): the job waits."
+        missing = ["worker-2"]
+    else:
+        told = "0 cores are free in Spark (0 in all, on 0 workers): the job waits."
+        missing = [f"worker-{number}" for number in range(WORKERS)]
+        for name in missing:
+            engine.cluster.kill(name)
+    with batch(given, tmp_path / "out", engine.runner, options) as job:
+        until(lambda: told in job.said, told, seconds=TOLD_WITHIN)
+        seconds = time.monotonic() - job.begun
+        for name in missing:
+            engine.cluster.add_worker(name)
+        job.wait()
+
+    assert read_results(tmp_path / "out") == given.results
+    if engine.name == "Flink":
+        engine.cluster.kill(missing[0])
+    until(engine.is_free, "two places")
+    report(f"{engine.name}, told after {seconds:.0f} s: {told}")
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkCluster, str]]:
-    """A master, two workers of one core, and the options that reach them."""
-    folder = tmp_path_factory.mktemp("spark")
-    cluster = SparkCluster(path_from("TESTS_SPARK"), folder)
+def test_another_version_of_spark_is_told(given: Input, tmp_path: Path, report: Report) -> None:
+    """The job server was built for another one than that of the cluster."""
+    jar = path_from("TESTS_SPARK_OTHER_JOB_SERVER")
+    cluster = SparkCluster(path_from("TESTS_SPARK"), tmp_path / "spark")
     try:
-        for number in range(WORKERS):
-            cluster.add_worker(f"worker-{number}")
-        jar = path_from("TESTS_SPARK_JOB_SERVER")
-        with job_server(jar, folder / "server", f"--spark-master-url={cluster.address}") as address:
-            until(lambda: (cluster.status() or {}).get("cores") == WORKERS, "two workers")
-            yield cluster, f"--spark_master_url={cluster.address} --job_endpoint={address}"
+        cluster.add_worker("worker-0")
+        with job_server(jar, tmp_path / "server", f"--spark-master-url={cluster.address}") as address:
+            until(lambda: cluster.is_free(1), "a worker")
+            options = (
+                f"--spark_master_url={cluster.address} --spark_master_webui={cluster.web} "
+                f"--job_endpoint={address} {environment('PROCESS', tmp_path)}"
+            )
+            with batch(given, tmp_path / "out", "SparkRunner", options) as job:
+                told = "The job server and the cluster have different versions of Spark"
+                until(lambda: told in job.said, told, seconds=TOLD_WITHIN)
+                seconds = time.monotonic() - job.begun
+                job.wait(1)
     finally:
         cluster.close()
-
-
-def test_spark_gives_the_same_bytes(
-    given: Input, spark: tuple[SparkCluster, str], pool: str, tmp_path: Path, report: Report
-) -> None:
-    """All result files are those of the embedded runner."""
-    options = f"{spark[1]} {environment('EXTERNAL', tmp_path, pool)}"
-    with batch(given.root, tmp_path / "out", "SparkRunner", options) as job:
-        seconds = job.wait()
-
-    assert read_results(tmp_path / "out") == given.results
-    report(f"{ROWS} rows: Spark EXTERNAL {seconds:.1f} s, embedded {given.seconds:.1f} s")
-
-
-def test_a_killed_executor_costs_its_own_shards(
-    given: Input, spark: tuple[SparkCluster, str], tmp_path: Path, report: Report
-) -> None:
-    """Killed after a third of the shards."""
-    cluster, options = spark
-    shards = sum(name.startswith("prediction.results-") for name in given.results)
-    options = f"{options} {environment('PROCESS', tmp_path)}"
-    with batch(given.root, tmp_path / "out", "SparkRunner", options) as job:
-        job.until_sealed(shards // 3)
-        cluster.kill("worker-1")
-        cluster.add_worker("worker-1")
-        pieces: set[str] = set()
-        while job.process.poll() is None:
-            pieces |= job.pieces()
-            time.sleep(0.2)
-        seconds = job.wait()
-
-    assert read_results(tmp_path / "out") == given.results
-    assert len(pieces) <= shards + WORKERS
-    report(f"Spark's worker killed: {len(pieces)} pieces, {seconds:.1f} s")
+    report(f"Spark, told after {seconds:.0f} s: {told}")
 
 
 def test_prism_gives_the_same_bytes(given: Input, tmp_path: Path, report: Report) -> None:
     """With a Prism of the same version as Beam."""
     options = f"--prism_location={path_from('TESTS_PRISM')}"
-    with batch(given.root, tmp_path / "out", "PrismRunner", options) as job:
+    with batch(given, tmp_path / "out", "PrismRunner", options) as job:
         seconds = job.wait()
 
     assert read_results(tmp_path / "out") == given.results

@@ -7,10 +7,11 @@ import contextlib
 import enum
 import itertools
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 
@@ -101,7 +102,8 @@ class EventStream:
         self._clock = clock
         self._kept = kept
         self._events: deque[ServerEvent] = deque()
-        self._readers: set[EventReader] = set()
+        # Weak: one whose answer is never begun is closed by nobody.
+        self._readers: weakref.WeakSet[EventReader] = weakref.WeakSet()
         self._last_id = 0
         self._forgotten_id = self.create_id()
         self.is_closed = False
@@ -142,18 +144,18 @@ class EventStream:
                 retry_after=_RETRY_AFTER,
             )
 
-    @contextlib.contextmanager
-    def open_reader(self, after: int | None) -> Iterator[EventReader]:
-        """A reader of what comes after the event with this id, None: from now on.
+    def open_reader(self, after: int | None) -> EventReader:
+        """A reader of what comes after the event with this id, None: from now on; for a `with` block.
 
-        What is not kept any more is passed over, and the reader says so. Call `check_room` before.
+        What is not kept any more is passed over, and the reader says so. Raises as `check_room` does.
         """
+        self.check_room()
         reader = EventReader(self, after)
         self._readers.add(reader)
-        try:
-            yield reader
-        finally:
-            self._readers.discard(reader)
+        return reader
+
+    def close_reader(self, reader: EventReader) -> None:
+        self._readers.discard(reader)
 
     def read_after(self, event_id: int) -> Sequence[ServerEvent]:
         """The events after this one that are kept, the oldest first, at most some dozens."""
@@ -183,6 +185,12 @@ class EventReader:
         else:
             self.position = stream.forgotten_id if self.has_gap else after
             self.wake()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close_reader(self)
 
     def wake(self) -> None:
         self._news.set()

@@ -84,21 +84,25 @@ class EventsApi:
         if get_caller(request.scope) == ANONYMOUS_CALLER:
             raise Unauthenticated("The events take a token: `Authorization: Bearer TOKEN`.")
         wanted = EventFilter.from_request(request)
-        self._stream.check_room()
         if request.method == "HEAD":
+            self._stream.check_room()
             return Response(headers=_HEADERS)
+        # At once: many may come in one turn of the event loop.
+        reader = self._stream.open_reader(wanted.after)
         credentials = find_header(request.scope, b"authorization") or b""
-        return EventStreamResponse(lambda send: self._send_events(send, wanted, credentials))
+        return EventStreamResponse(lambda send: self._send_events(send, reader, wanted.parent, credentials))
 
-    async def _send_events(self, send: SendChunk, wanted: EventFilter, credentials: bytes) -> None:
+    async def _send_events(
+        self, send: SendChunk, reader: EventReader, parent: str, credentials: bytes
+    ) -> None:
         clock = asyncio.get_running_loop().time
-        with self._stream.open_reader(wanted.after) as reader:
+        with reader:
             await send(_encode_start(reader))
             last_sent = clock()
             while True:
                 try:
                     events = await reader.read(max(0.0, last_sent + self._heartbeat_seconds - clock()))
-                    shown = self._select_visible(events, wanted.parent, credentials)
+                    shown = self._select_visible(events, parent, credentials)
                 except ReadingEndedError as end:
                     await send(_encode_end(end.reason, str(end)))
                     return

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from starlette.requests import Request
 
+from serving.errors import LimitReached
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.api.introspection.events import EventsApi
 from serving.gateway.observability.event_stream import EventKind, EventStream, Occurrence
@@ -103,6 +105,21 @@ async def following(app: Any, query: str = "", **headers: str) -> AsyncIterator[
         reader.left.set()
         reader.takes.set()
         await answering
+
+
+def test_readers_that_come_at_once_have_no_more_places_than_there_are() -> None:
+    """An answer holds its place before it is begun, and none if it never is."""
+
+    async def main() -> None:
+        api = EventsApi(EventStream(2), None)
+        request = Request({"type": "http", "method": "GET", "query_string": b"", "headers": []})
+        answers = [await api.follow(request), await api.follow(request)]
+        with pytest.raises(LimitReached):
+            await api.follow(request)
+        answers.pop()
+        await api.follow(request)
+
+    asyncio.run(main())
 
 
 def test_a_reader_sees_what_its_roles_let_it_see(tmp_path: Path) -> None:

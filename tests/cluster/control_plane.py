@@ -94,7 +94,10 @@ class ControlPlane:
         self.start_api_server()
         for name in ("kube-controller-manager", "kube-scheduler"):
             port = find_free_port()
-            more = [f"--service-account-private-key-file={key}"] if "controller" in name else []
+            # The file of the API server's certificate has its authority too.
+            authority = self.folder / "certificates" / "apiserver.crt"
+            keys = [f"--service-account-private-key-file={key}", f"--root-ca-file={authority}"]
+            more = keys if "controller" in name else []
             self._run(
                 name, f"--kubeconfig={self.kubeconfig}", "--bind-address=127.0.0.1", f"--secure-port={port}",
                 f"--cert-dir={self.folder / name}", "--leader-elect=false", *more,
@@ -140,6 +143,26 @@ class ControlPlane:
     def get(self, *arguments: str) -> Any:
         """What `kubectl get` tells as JSON."""
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
+
+    def is_allowed(self, verb: str, resource: str, subresource: str, user: str) -> bool:
+        """Whether somebody may do something to `resource`, as TYPE.GROUP/NAME."""
+        kind, _, name = resource.partition("/")
+        plural, _, group = kind.partition(".")
+        attributes = {
+            "namespace": "default",
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "subresource": subresource,
+            "name": name,
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": attributes},
+        }
+        answer = self.kubectl("create", "--filename=-", "--output=json", given=json.dumps(review))
+        return bool(json.loads(answer)["status"]["allowed"])
 
     def _call(self, words: Sequence[str], given: str | None, more: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(

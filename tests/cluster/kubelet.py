@@ -3,8 +3,9 @@
     python -m tests.cluster.kubelet CONFIG
 
 It has what the chart needs: an address per pod on the loopback device, commands by image, variables from
-fields and Secrets, volumes as folders, the three probes over HTTP, restarts, SIGTERM and grace periods. The
-folder `pods/NAME` of a pod has its log and, in `environment.json`, the variables that its program got.
+fields and Secrets, the address of the API server, folders with Secrets, ConfigMaps and tokens, the three
+probes over HTTP, restarts, SIGTERM and grace periods. The folder `pods/NAME` of a pod has its log and, in
+`environment.json`, the variables that its program got.
 
 Pods share this machine, so what a container takes for its own is put in its place: in variables paths below a
 mounted volume, but for /tmp, which is the machine's, and the address 0.0.0.0, which is the pod's.
@@ -164,7 +165,8 @@ class Pod:
 
     async def _build_environment(self) -> Mapping[str, str]:
         volumes = await self._make_volumes()
-        found = {}
+        server = httpx.URL(self.kubelet.config.url)
+        found = {"KUBERNETES_SERVICE_HOST": server.host, "KUBERNETES_SERVICE_PORT": str(server.port)}
         for variable in self.container.get("env", []):
             value = await self._read_value(variable)
             if value == "0.0.0.0":
@@ -197,6 +199,34 @@ class Pod:
         data = (await self.kubelet.send("GET", path)).json()["data"]
         return {key: base64.b64decode(value) for key, value in data.items()}
 
+    async def _read_projected(self, sources: Sequence[Mapping[str, Any]]) -> Mapping[str, bytes]:
+        """Tokens of the pod's account, and texts of ConfigMaps once these are there, by the file's name."""
+        found = {}
+        for source in sources:
+            if (token := source.get("serviceAccountToken")) is not None:
+                found[token["path"]] = (await self._request_token(token["expirationSeconds"])).encode()
+            else:
+                config_map = source["configMap"]
+                texts = await self._read_config_map(config_map["name"])
+                found |= {item["path"]: texts[item["key"]].encode() for item in config_map["items"]}
+        return found
+
+    async def _request_token(self, seconds: int) -> str:
+        namespace, account = self.pod["metadata"]["namespace"], self.pod["spec"]["serviceAccountName"]
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        answer = await self.kubelet.send("POST", path, {**kind, "spec": {"expirationSeconds": seconds}})
+        return str(answer.json()["status"]["token"])
+
+    async def _read_config_map(self, name: str) -> Mapping[str, str]:
+        path = f"/api/v1/namespaces/{self.pod['metadata']['namespace']}/configmaps/{name}"
+        while True:
+            answer = await self.kubelet.send("GET", path)
+            if answer.status_code == 200:
+                texts: Mapping[str, str] = answer.json()["data"]
+                return texts
+            await asyncio.sleep(_RETRY_SECONDS)
+
     async def _make_volumes(self) -> Mapping[str, Path]:
         """Where each is mounted, and the folder that it is."""
         folders = {}
@@ -206,6 +236,9 @@ class Pod:
             if (secret := volume.get("secret")) is not None:
                 for key, value in (await self._read_secret(secret["secretName"])).items():
                     (folder / key).write_bytes(value)
+            if (projected := volume.get("projected")) is not None:
+                for path, value in (await self._read_projected(projected["sources"])).items():
+                    (folder / path).write_bytes(value)
         self.folder.mkdir(parents=True, exist_ok=True)
         return {
             mount["mountPath"]: folders[mount["name"]]

@@ -64,11 +64,57 @@ def test_settings_go_before_those_of_the_chart(control_plane: ControlPlane, inst
     assert (variables["ACCESS"], variables["PILOTS"]) == ("false", "false")
 
 
+def test_the_leader_may_change_the_number_of_its_pods_and_nothing_else(
+    control_plane: ControlPlane, install: Install
+) -> None:
+    """By a token that only pods of this mode have."""
+    account = "system:serviceaccount:default:pilotlight"
+
+    def may(verb: str, what: str) -> bool:
+        return control_plane.is_allowed(verb, what, "scale", account)
+
+    install(autoscaling={"mode": "leader", "maxReplicas": 4}, peers={"existingSecret": "peers"})
+    variables = read_variables(control_plane)
+    assert variables["SCALED_DEPLOYMENT"] == "default/pilotlight"
+    assert (variables["MIN_SERVERS"], variables["MAX_SERVERS"]) == ("1", "4")
+    assert (variables["SERVER_TARGET_LOAD"], variables["SERVER_SCALE_DOWN_DELAY"]) == ("0.75", "300")
+    pod = read_pod(control_plane)
+    assert pod["automountServiceAccountToken"] is False
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "kubernetes"]
+    assert [next(iter(one)) for one in volume["projected"]["sources"]] == ["serviceAccountToken", "configMap"]
+    own, other = "deployments.apps/pilotlight", "deployments.apps/another"
+    assert [may(verb, own) for verb in ("get", "patch", "update")] == [True, True, False]
+    assert not may("patch", other)
+
+    install("--force-conflicts")
+    assert "SCALED_DEPLOYMENT" not in read_variables(control_plane)
+    assert "kubernetes" not in [one["name"] for one in read_pod(control_plane)["volumes"]]
+    assert not may("get", own)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"autoscaling": {"mode": "leader"}}, "needs peers.existingSecret"),
+        (
+            {"peers": {"existingSecret": "peers"}, "autoscaling": {"mode": "leader", "minReplicas": 20}},
+            "at most",
+        ),
+    ],
+)
+def test_what_a_leader_cannot_scale_by_is_refused(
+    install: Install, values: Mapping[str, Any], told: str
+) -> None:
+    with pytest.raises(AssertionError, match=told):
+        install(**values)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"stop_delay": 3}, "settings.stop_delay is the chart's own: set the value stopDelay instead"),
         ({"port": 8000}, "settings.port is the chart's own: leave it out"),
+        ({"max_servers": 3}, "set the value autoscaling.maxReplicas instead"),
         ({"access": "perhaps"}, "/settings/access"),
     ],
 )
@@ -108,14 +154,15 @@ def test_an_upgrade_takes_the_number_of_servers_back(control_plane: ControlPlane
     assert control_plane.get("deployment", "pilotlight")["spec"]["replicas"] == 3
 
 
+@pytest.mark.parametrize("mode", ["hpa", "leader"])
 def test_an_upgrade_leaves_the_number_to_the_autoscaler(
-    control_plane: ControlPlane, install: Install
+    control_plane: ControlPlane, install: Install, mode: str
 ) -> None:
     """It begins where it was when autoscaling is switched on, and stays where that has put it."""
     install("--force-conflicts", replicas=3)
-    scaled = {"mode": "hpa", "minReplicas": 2}
-    install("--force-conflicts", replicas=3, autoscaling=scaled)
+    scaled = {"mode": mode, "minReplicas": 2}
+    install("--force-conflicts", replicas=3, autoscaling=scaled, peers={"existingSecret": "peers"})
     assert control_plane.get("deployment", "pilotlight")["spec"]["replicas"] == 3
     control_plane.kubectl("scale", "deployment/pilotlight", "--replicas=4")
-    install("--force-conflicts", replicas=3, autoscaling=scaled)
+    install("--force-conflicts", replicas=3, autoscaling=scaled, peers={"existingSecret": "peers"})
     assert control_plane.get("deployment", "pilotlight")["spec"]["replicas"] == 4

@@ -60,6 +60,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   "peer_host" "peers.existingSecret" "peer_ca" "peers.existingSecret"
   "peer_cert" "peers.existingSecret" "peer_key" "peers.existingSecret"
   "peer_port" "peers.port"
+  "scaled_deployment" "autoscaling.mode" "kubernetes_credentials" "autoscaling.mode"
+  "min_servers" "autoscaling.minReplicas" "max_servers" "autoscaling.maxReplicas"
+  "server_target_load" "autoscaling.targetLoad" "server_scale_down_delay" "autoscaling.scaleDownDelay"
 -}}
 {{- if hasKey $instead . -}}
 {{- $advice := "leave it out, a pod has no other" -}}
@@ -70,7 +73,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* As a text: YAML reads an off without quotes as false. */ -}}
 {{- define "pilotlight.isAutoscaled" -}}
-{{- if eq (toString .Values.autoscaling.mode) "hpa" }}true{{ end -}}
+{{- if has (toString .Values.autoscaling.mode) (list "hpa" "leader") }}true{{ end -}}
+{{- end }}
+
+{{- define "pilotlight.isScaledByLeader" -}}
+{{- if eq (toString .Values.autoscaling.mode) "leader" -}}
+{{- if not .Values.peers.existingSecret -}}
+{{- fail "autoscaling.mode leader needs peers.existingSecret: without it servers do not know each other's load" -}}
+{{- end -}}
+{{- if gt .Values.autoscaling.minReplicas .Values.autoscaling.maxReplicas -}}
+{{- fail "autoscaling.minReplicas must be at most autoscaling.maxReplicas" -}}
+{{- end -}}
+true
+{{- end -}}
 {{- end }}
 
 {{- /* Left out, the number would fall to one whenever autoscaling is switched on. */ -}}

@@ -95,10 +95,11 @@ class KubernetesDeployment:
             )
             return DeploymentScale(answer.spec.replicas or 0, answer.metadata.resource_version)
         except ApiException as error:
+            if not error.status:  # of TLS
+                raise self._explain_silence(error.reason) from error
             raise self._explain_refusal(verb, error) from error
         except (HTTPError, OSError) as error:
-            host = api.api_client.configuration.host
-            raise Unavailable(f"The API server of Kubernetes, {host}, does not answer: {error}.") from error
+            raise self._explain_silence(error) from error
         except (ValueError, AttributeError) as error:
             raise Unavailable(f"Kubernetes has answered what is no scale of {self.name}: {error}.") from error
 
@@ -122,6 +123,12 @@ class KubernetesDeployment:
                 ) from error
             self._api = AppsV1Api(ApiClient(configuration))
         return self._api
+
+    def _explain_silence(self, reason: object) -> Unavailable:
+        """The next call reads the credentials anew: the authority may be another one now."""
+        host = self._api.api_client.configuration.host if self._api is not None else ""
+        self._api = None
+        return Unavailable(f"The API server of Kubernetes, {host}, does not answer: {_cut(reason)}.")
 
     def _explain_refusal(self, verb: str, error: Any) -> ServingError:
         text = f"Kubernetes says: {_cut(error.body or error.reason)}"

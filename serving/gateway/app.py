@@ -268,6 +268,7 @@ class Gateway:
             limits=PredictionLimits.from_config(config),
             access=self._access,
             default_project=check_project(config.default_project),
+            refresh_state=None if sharing is None else sharing.refresh_state,
         )
         self._watchdog = Watchdog(
             self._pool,

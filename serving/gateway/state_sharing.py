@@ -85,6 +85,10 @@ class StateSharing:
         self._catalog = SharedCatalog(self._store, on_publish, on_commit, on_taken_in)
         return self._catalog
 
+    async def refresh_state(self) -> None:
+        """Take in all that other servers have committed by now. Raises Unavailable."""
+        await self._catalog.refresh()
+
     def create_peers(
         self,
         config: ServeConfig,

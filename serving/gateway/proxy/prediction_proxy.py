@@ -8,17 +8,20 @@ node, or whose node is lost, go on in `serving.gateway.proxy.retry`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import ServerSettings
 from serving.errors import (
+    FailedPrecondition,
     Internal,
+    NotFound,
     ResourceExhausted,
     ServingError,
     http_status,
@@ -74,6 +77,8 @@ _KEPT_HEADERS = frozenset(
         b"content-length",
     }
 )  # fmt: skip
+# A look at the database may take so long; what is known then decides.
+_REFRESH_SECONDS = 1.0
 _GRPC_DIALECTS = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 
@@ -94,7 +99,7 @@ class PredictionProxy:
     """The HTTP server's handler of prediction requests: proxies each to a node of its version.
 
     `default_project` is the project of models that a client names without one. `peers` is set where several
-    servers share a database.
+    servers share a database; `refresh_state` then takes in what others have committed, or raises Unavailable.
     """
 
     peers: PeerRouter | None = None
@@ -109,8 +114,10 @@ class PredictionProxy:
         limits: PredictionLimits | None = None,
         access: AccessControl | None = None,
         default_project: str = "local",
+        refresh_state: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.default_project = default_project
+        self.refresh_state = refresh_state
         self.routing_table = routing_table
         self.activator = activator
         self.observer = observer
@@ -125,7 +132,7 @@ class PredictionProxy:
         self.timeouts = TimeoutQueue(settings.request_timeout)
         self.node_clients: dict[str, NodeClient] = {}
         self._retrying_sender = RetryingSender(activator, self._get_node_client)
-        self._retry_tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def can_handle(self, method: str, path: str) -> bool:
         """Whether the path looks like a prediction; it is parsed in `on_request_head`."""
@@ -158,6 +165,9 @@ class PredictionProxy:
 
     def on_request_complete(self, request: PredictionRequest) -> None:
         proxied: ProxiedRequest = request.state
+        if proxied.needs_refresh:
+            self._start_task(self._dispatch_refreshed(proxied))
+            return
         try:
             proxied.dispatch()
         except ServingError as error:
@@ -186,9 +196,37 @@ class PredictionProxy:
     def start_retry(self, request: ProxiedRequest, lost_lease: Lease | None = None) -> None:
         """Go on in a task. `lost_lease`: of a node that was lost with the request, and not yet released."""
         request.retry_deadline = deadline = Deadline(request.deadline, request.timeout)
-        task = asyncio.get_running_loop().create_task(self._run_retry(request, deadline, lost_lease))
-        self._retry_tasks.add(task)
-        task.add_done_callback(self._retry_tasks.discard)
+        self._start_task(self._run_retry(request, deadline, lost_lease))
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _dispatch_refreshed(self, request: ProxiedRequest) -> None:
+        """Look for the version in the newest state: another server may just have made it READY."""
+        try:
+            await self._refresh_state_for(request)
+            request.admit_refreshed()
+            request.dispatch()
+        except ServingError as error:
+            request.refuse(error)
+            drop_tracebacks(error)
+        except Exception as error:
+            request.fail()
+            drop_tracebacks(error)
+
+    async def _refresh_state_for(self, request: ProxiedRequest) -> None:
+        """Take in what can be had in time. Raises Cancelled if the client goes away meanwhile."""
+        end = asyncio.get_running_loop().time() + _REFRESH_SECONDS
+        request.retry_deadline = deadline = Deadline(end, _REFRESH_SECONDS)
+        if self.refresh_state is not None:
+            with contextlib.suppress(ServingError, TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self.refresh_state()
+        if deadline.is_cancelled:
+            raise client_gone_error()
+        request.retry_deadline = None
 
     async def _run_retry(self, request: ProxiedRequest, deadline: Deadline, lost_lease: Lease | None) -> None:
         try:
@@ -217,14 +255,16 @@ class ProxiedRequest:
 
     `find_target` sets `target`, `dispatch` sets `timeout` and `deadline`, and on the fast path `_lease` and
     `_timeout_bucket`; `send` sets what follows. `retry_deadline` is set once the request is handed to the
-    retry task. `losses` counts the nodes that were lost with the request inside, `deaths` those of them that
-    may have died of it.
+    retry task. `needs_refresh`: its version was not found, and may be in the newest state. `losses` counts
+    the nodes that were lost with the request inside, `deaths` those of them that may have died of it.
     """
 
     # Defaults on the class: most requests never set these.
     retry_deadline: Deadline | None = None
     waits: tuple[Lease, ...] = ()
     losses = deaths = 0
+    needs_refresh = False
+    _is_refreshed = False
     is_forwarded = False  # another server has passed it on, after its own checks
     _hop: Hop | None = None
     _trace: RequestTrace | None = None
@@ -276,11 +316,22 @@ class ProxiedRequest:
             raise wrong_method_error(head.effective_method, head.path, "POST")
         if head.encoding:
             check_encoding(head.encoding)
-        self._admitted_target = target = proxy.routing_table.find_target(route.target_key)
+        try:
+            self._admitted_target = target = proxy.routing_table.find_target(route.target_key)
+        except (NotFound, FailedPrecondition):
+            if proxy.refresh_state is None or self._is_refreshed or head.length > proxy.max_body_bytes:
+                raise
+            self.needs_refresh = True
+            return
         if proxy.limits is not None:
             proxy.limits.admit(target)
         if head.length > proxy.max_body_bytes:
             raise body_too_large(proxy.max_body_bytes)
+
+    def admit_refreshed(self) -> None:
+        """As `admit`, once the state is the newest that can be had."""
+        self.needs_refresh, self._is_refreshed = False, True
+        self.admit()
 
     def admit_forwarded(self, target: RouteTarget) -> None:
         """Take a request that another server has checked."""

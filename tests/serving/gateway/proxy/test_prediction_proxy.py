@@ -13,7 +13,9 @@ import pytest
 
 from autoscaler.node_memory import Mark
 from serving.config import ServeConfig
+from serving.errors import Unavailable
 from serving.gateway.observability.tracing import Tracing
+from serving.gateway.proxy import prediction_proxy
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.protocols import decode_metadata
 from tests.autoscaler.fakes import Clock, settle
@@ -112,6 +114,60 @@ def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:
         assert (snapshot.bytes_in, snapshot.bytes_out) == (6, len(b'{"predictions": [v1]}'))
         assert {"total", "gateway", "queue"} <= dict(snapshot.phases).keys()
         assert world.stats.api_calls == {("projects.predict", 404): 1}
+
+    run(tmp_path, main)
+
+
+# ---- what another server has just committed
+
+
+def test_a_version_that_is_not_known_is_looked_for_in_the_newest_state(tmp_path: Path) -> None:
+    """Once for a request; so a version answers on each server as soon as it is READY."""
+
+    async def main(world: World) -> None:
+        looked = 0
+
+        async def refresh() -> None:
+            nonlocal looked
+            looked += 1
+            if looked == 3:
+                world.deploy()
+
+        world.proxy.refresh_state = refresh
+        assert (await world.post()).status == 404
+        assert (await world.post(path=OTHERS[-1])).status == 404
+        assert looked == 2
+        assert (await world.post(b"[1]")).status == 200
+        assert (await world.post()).status == 200
+        assert looked == 3
+        assert [seen.body for seen in world.seen] == [b"[1]", b"{}"]
+
+    run(tmp_path, main)
+
+
+def test_a_refusal_does_not_wait_for_a_database_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known decides; nor does it outlive its client."""
+    monkeypatch.setattr(prediction_proxy, "_REFRESH_SECONDS", 0.05)
+
+    async def main(world: World) -> None:
+        async def refuse() -> None:
+            raise Unavailable("no database")
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        for refresh in (refuse, hang):
+            world.proxy.refresh_state = refresh
+            assert (await world.post()).status == 404
+
+        gone = asyncio.Event()
+        gone.set()
+        await world.post(left=gone)
+        world.deploy()
+        await world.until(lambda: not world.proxy._tasks)
+        assert world.seen == []
 
     run(tmp_path, main)
 

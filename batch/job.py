@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 import psutil
@@ -73,6 +73,13 @@ def run_request(request: JobRequest, send_report: SendReport) -> None:
             _report_failure(failed, output, send_report)
 
 
+class WorkerCounts(NamedTuple):
+    """How many there are when a job begins, and how many there may be."""
+
+    first: int
+    most: int
+
+
 class JobAttempt:
     def __init__(
         self, request: JobRequest, files: FileStore, output: OutputFolder, send_report: SendReport
@@ -95,30 +102,31 @@ class JobAttempt:
         if (earlier := self._output.claim()) is not None:
             return earlier
         workers = self._choose_workers(items)
-        shards = input_shards.plan_shards(items, workers, request.data_format)
-        counts = {"file": len(items), "shard": len(shards), "worker": workers}
+        # Also for those that may join. So what is cut does not follow from what this machine has.
+        shards = input_shards.plan_shards(items, workers.most, request.data_format)
+        counts = {"file": len(items), "shard": len(shards), "worker": workers.first}
         logger.info(", ".join(input_shards.count_noun(count, noun) for noun, count in counts.items()))
         folder = self._output.open_work_folder(_digest_plan(request, shards))
-        timing = self._run_pipeline(shards, folder, sum(item.size for item in items), workers, limit)
+        size = sum(item.size for item in items)
+        timing = self._run_pipeline(shards, folder, size, workers, limit)
         return self._publish_results(folder, len(shards), limit, timing)
 
-    def _choose_workers(self, items: Sequence[FileInfo]) -> int:
+    def _choose_workers(self, items: Sequence[FileInfo]) -> WorkerCounts:
         request = self._request
         if request.runner != EMBEDDED:
-            return request.max_workers
+            return WorkerCounts(request.max_workers, request.max_workers)
         # After all checks: Beam takes seconds to import.
         from batch.beam import runners  # noqa: PLC0415
 
-        return input_shards.choose_worker_count(
-            items, min(request.max_workers, runners.count_cores()), request.data_format
-        )
+        most = input_shards.choose_worker_count(items, request.max_workers, request.data_format)
+        return WorkerCounts(min(most, runners.count_cores()), most)
 
     def _run_pipeline(
         self,
         shards: Sequence[input_shards.Shard],
         folder: str,
         size: int,
-        workers: int,
+        workers: WorkerCounts,
         limit: ErrorLimit,
     ) -> RunTiming:
         from batch.beam import embedded, pipeline, remote, runners, staging  # noqa: PLC0415
@@ -152,7 +160,7 @@ class JobAttempt:
             folder=folder,
             progress_folder=str(progress) if is_embedded else "",
             style=AnswerStyle(request.bare, request.long_decimals),
-            queue=ShardQueue(progress / "queue") if is_embedded and workers > 1 else None,
+            queue=ShardQueue(progress / "queue") if is_embedded and workers.most > 1 else None,
         )
         if plan.queue is not None:
             plan.queue.fill(plan.shards)
@@ -162,7 +170,9 @@ class JobAttempt:
         )
         self._send_report(JobReport(phase=JobPhase.RUNNING))
         if remote_runner is None:
-            return embedded.run_embedded(plan, workers, context)
+            # The attempt before may have been lost for want of what others took that had joined it.
+            most = workers.most if request.attempt == 1 else workers.first
+            return embedded.run_embedded(plan, workers.first, most, context)
         if request.attempt > 1:
             remote.cancel_attempts(remote_runner.engine)
         target = Path(request.scratch_dir, "packages")

@@ -7,9 +7,9 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from batch.beam import pipeline, runners
+from batch.beam.extra_workers import ExtraWorkers
 from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.progress import ProgressReader
 from batch.failures import JobFailed
@@ -22,8 +22,11 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY, _LONGEST_SILENCE, _STOP_WITHIN = 0.5, 60.0, 10.0
 
 
-def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTiming:
-    """Raises JobFailed."""
+def run_embedded(plan: PipelinePlan, workers: int, most: int, context: RunContext) -> RunTiming:
+    """Begin with so many workers; others join where processors are idle, up to `most`.
+
+    Raises JobFailed, and WorkersLost.
+    """
     if workers > 1:
         # All threads here are Beam's; with one worker those of a model's code are among them.
         threading.excepthook = _exit_on_dead_worker
@@ -31,25 +34,22 @@ def run_embedded(plan: PipelinePlan, workers: int, context: RunContext) -> RunTi
     start = time.monotonic()
     progress = ProgressReader(Path(plan.progress_folder))
     # A single worker is this process, which the server watches.
-    watch = _WorkerWatch(progress, context, workers if workers > 1 else 0)
+    extra = ExtraWorkers(plan, progress, workers=workers, most=most)
+    watch = _WorkerWatch(progress, context, extra, workers if workers > 1 else 0)
     runner, options = runners.create_embedded_runner(workers, plan.progress_folder)
     watch.start()
     try:
-        _run_pipeline(runner, options, plan)
+        pipeline.run_pipeline(runner, options, plan)
+        own_seconds = (time.monotonic() - start) * workers
+        extra.wait()
     except JobFailed:
         if watch.reason:
             raise watch.build_failure() from None
         raise
     finally:
         watch.finish()
-    return RunTiming(progress.read_totals().seconds, (time.monotonic() - start) * workers)
-
-
-def _run_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> None:
-    try:
-        pipeline.start_pipeline(runner, options, plan).wait_until_finish()
-    except Exception as error:
-        raise pipeline.to_job_failure(error) from error
+        extra.kill()
+    return RunTiming(progress.read_totals().seconds, own_seconds + extra.seconds)
 
 
 def _exit_on_dead_worker(arguments: threading.ExceptHookArgs) -> None:
@@ -61,13 +61,16 @@ def _exit_on_dead_worker(arguments: threading.ExceptHookArgs) -> None:
 class _WorkerWatch(threading.Thread):
     """Watches the workers: stops them for too many errors, and ends this process if one is silent.
 
-    `processes` workers must report within `_LONGEST_SILENCE`.
+    `processes` workers must report within `_LONGEST_SILENCE`. It looks after those that join, too.
     """
 
-    def __init__(self, progress: ProgressReader, context: RunContext, processes: int) -> None:
+    def __init__(
+        self, progress: ProgressReader, context: RunContext, extra: ExtraWorkers, processes: int
+    ) -> None:
         super().__init__(name="watch", daemon=True)
         self._progress = progress
         self._context = context
+        self._extra = extra
         self._processes = processes
         self._earlier = context.read_sealed()
         self._finished = threading.Event()
@@ -90,6 +93,7 @@ class _WorkerWatch(threading.Thread):
         return JobFailed(FailureStatus("FAILED_PRECONDITION", message, counts.predictions, counts.errors))
 
     def _check_workers(self) -> None:
+        self._extra.adjust()
         counts = self._read_counts()
         self._context.on_counts(counts)
         if self._stop_by is None:

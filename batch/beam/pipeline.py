@@ -43,7 +43,8 @@ PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
     """All parameters of the steps. `folder` is for the temporary files of attempts with this plan,
-    `progress_folder` for `ProgressWriter`. `queue` hands out the shards to several workers of this machine.
+    `progress_folder` for `ProgressWriter`. `queue` hands out the shards where there may be several workers of
+    this machine.
     """
 
     files: FileStore
@@ -239,6 +240,14 @@ def start_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> Any:
     steps = beam.Pipeline(runner=runner, options=options)
     build_pipeline(steps, plan)
     return steps.run()
+
+
+def run_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> None:
+    """Run the pipeline to its end. Raises JobFailed."""
+    try:
+        start_pipeline(runner, options, plan).wait_until_finish()
+    except Exception as error:
+        raise to_job_failure(error) from error
 
 
 def to_job_failure(error: Exception) -> JobFailed:

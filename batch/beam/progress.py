@@ -114,6 +114,7 @@ class ProgressReader:
         self._since = clock()
         # By file: its last modification time, and when it was first seen. File times are of another clock.
         self._beats: dict[str, tuple[int, float]] = {}
+        self._ended: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
     def read_totals(self) -> ProgressTotals:
@@ -133,7 +134,8 @@ class ProgressReader:
         To be called often: a worker's silence is measured from when this sees it first.
         """
         now = self._clock()
-        beats = {file.name: (file.stat().st_mtime_ns, now) for file in self._worker_files()}
+        known = (file for file in self._worker_files() if file.name not in self._ended)
+        beats = {file.name: (file.stat().st_mtime_ns, now) for file in known}
         for name, (beat, since) in self._beats.items():
             if name in beats and beats[name][0] == beat:
                 beats[name] = (beat, since)
@@ -142,6 +144,10 @@ class ProgressReader:
         if len(heard) < processes:
             heard.append(self._since)
         return max((now - since for since in heard), default=0.0)
+
+    def forget_silence(self, worker: int) -> None:
+        """The worker with this pid has ended: it may be silent."""
+        self._ended.add(str(worker))
 
     def read_rejected_samples(self) -> list[str]:
         found = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,3 +30,18 @@ def test_a_slow_worker_leaves_the_rest_to_others(tmp_path: Path) -> None:
     assert next(slow) == SHARDS[-1]
     assert list(ShardQueue(tmp_path / "queue").take_all()) == SHARDS[-2::-1]
     assert list(slow) == []
+
+
+def test_what_a_lost_worker_has_taken_is_given_back(tmp_path: Path) -> None:
+    """All of it: what it has finished is passed over by who takes it again."""
+    queue = ShardQueue(tmp_path / "queue")
+    queue.fill(SHARDS)
+    taking = queue.take_all()
+    assert [next(taking) for _ in range(3)] == SHARDS[:3]
+
+    assert (queue.has_taken(os.getpid()), queue.has_taken(os.getpid() + 1)) == (True, False)
+    queue.give_back(os.getpid() + 1)
+    assert queue.count_waiting() == len(SHARDS) - 3
+    queue.give_back(os.getpid())
+    assert queue.count_waiting() == len(SHARDS)
+    assert list(queue.take_all()) == SHARDS

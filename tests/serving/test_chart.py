@@ -93,9 +93,23 @@ def test_the_pod_asks_for_no_rights() -> None:
     ):
         assert line in text
     mounted = re.findall(r"mountPath: ([\w/]+)", text)
-    assert mounted == ["/var/lib/pilotlight", "/tmp", "/etc/pilotlight/peers"]
-    assert "mountPath: /etc/pilotlight/peers, readOnly: true" in text
+    secrets = ["/etc/pilotlight/peers", "/etc/pilotlight/kubernetes"]
+    assert mounted == ["/var/lib/pilotlight", "/tmp", *secrets]
+    for folder in secrets:
+        assert f"mountPath: {folder}, readOnly: true" in text
     assert "persistentVolumeClaim" not in text
+
+
+def test_the_leader_may_change_the_number_of_its_own_pods_alone() -> None:
+    text = (CHART / "templates" / "role.yaml").read_text()
+    (rules,) = re.findall(r"\nrules:\n(.*?)---", text, re.DOTALL)
+    (rule,) = yaml.safe_load(rules.replace('{{ include "pilotlight.fullname" . | quote }}', "NAME"))
+    assert rule == {
+        "apiGroups": ["apps"],
+        "resources": ["deployments/scale"],
+        "resourceNames": ["NAME"],
+        "verbs": ["get", "patch"],
+    }
 
 
 def render(values: dict[str, Any], folder: Path) -> list[dict[str, Any]]:

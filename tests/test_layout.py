@@ -280,6 +280,7 @@ COMMAND_LINE = "serving/cli"
 # Modules that other rooms of the gateway stand on: they are apart from the folder that they are in.
 PARTS = {
     "serving.gateway.methods": "serving/gateway/shared",
+    "serving.gateway.process_slots": "serving/gateway/shared",
     "serving.gateway.request_context": "serving/gateway/shared",
     "serving.gateway.thread_pool": "serving/gateway/shared",
     "serving.gateway.api.request_io": "serving/gateway/shared",

@@ -58,6 +58,7 @@ from serving.gateway.jobs.kinds.training.run_request import (
 from serving.gateway.jobs.kinds.training.trials.tuning_director import BEST_TRIAL, TuningDirector
 from serving.gateway.jobs.kinds.training.trials.tuning_output import add_trials
 from serving.gateway.jobs.log_lines import SERVICE_TASK, JobLogLine
+from serving.gateway.process_slots import ProcessSlots
 from serving.gateway.state.records import JobRecord, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import ModelName
@@ -89,6 +90,8 @@ _SEATS_PER_CORE = 4
 # Beyond the time that replicas have after SIGTERM: containers take some to be removed.
 _SUPERVISOR_SECONDS = 20.0
 _THREADS = 2
+# Listings of models that run, and that wait: anybody who may see a job can ask for them.
+_LISTINGS, _LISTINGS_QUEUE = 2, 30
 
 
 class TrainingAttempt:
@@ -205,6 +208,7 @@ class TrainingKind(TrainingRules):
             len(devices),
         )
         self._threads = ThreadPool("job folders", _THREADS)
+        self._listings = ProcessSlots("models of jobs", _LISTINGS, queue=_LISTINGS_QUEUE)
 
     def list_permissions(self, project: str, job: Job) -> Sequence[tuple[str, str]]:
         deploy = (job.training_options or TrainingOptions()).deploy
@@ -316,6 +320,10 @@ class TrainingKind(TrainingRules):
         return ""
 
     async def find_models(self, record: JobRecord, trial: str = "") -> FoundModels:
+        async with self._listings.take():
+            return await self._list_models(record, trial)
+
+    async def _list_models(self, record: JobRecord, trial: str) -> FoundModels:
         folder = self._find_job_dir(record, trial)
         if not folder:
             return FoundModels()
@@ -325,7 +333,7 @@ class TrainingKind(TrainingRules):
         options = (record.job.training_options or TrainingOptions()).deploy
         if options is None:
             return None
-        found = await self.find_models(record, BEST_TRIAL if record.tuning is not None else "")
+        found = await self._list_models(record, BEST_TRIAL if record.tuning is not None else "")
         return plan_version(record, options, choose_model(found.models, found.folder, options.path))
 
     def add_details(self, record: JobRecord) -> JobRecord:

@@ -249,6 +249,7 @@ class Gateway:
             max_versions=config.max_versions_per_project,
             fetch_files=self._deployer.fetch_files,
             find_server=lambda: None if sharing is None else sharing.own_server,
+            log_copies=None if sharing is None else sharing.create_log_copies(config, environment),
         )
         self._metric_curves: MetricCurveReader | None = None
         local_job_reader = LocalJobReader(self._jobs, self._read_curves)
@@ -615,6 +616,7 @@ class Gateway:
             closing.push_async_callback(loop.stop)
         if self._sharing is not None:
             self._sharing.start(self._supervisor, (self._operation_runner, self._jobs), closing)
+            self._supervisor.start_task("job", self._jobs.copy_missing_logs(), title="copies of logs")
         closing.push_async_callback(self._suggestions.close)
         closing.push_async_callback(self._jobs.suspend)
         closing.callback(self._operation_runner.suspend)

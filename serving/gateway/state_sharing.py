@@ -25,6 +25,7 @@ from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
 from serving.gateway.jobs.job_questions import JobQuestionAnswerer
 from serving.gateway.jobs.job_reader import LocalJobReader
+from serving.gateway.jobs.log_copies import LogCopies
 from serving.gateway.jobs.shared_job_reader import SharedJobReader
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.server_peers import PeerCollaborators, ServerPeers, identify_server, name_server
@@ -57,6 +58,7 @@ class StateSharing:
         self._peers: ServerPeers | None = None
         self.own_server: JobServer | None = None
         self.scaler: ServerScaler | None = None  # where servers know each other
+        self._log_copies: LogCopies | None = None
 
     def create_version_sharing(
         self, config: ServeConfig, environment: Mapping[str, str], find_awake: Callable[[], Collection[str]]
@@ -69,6 +71,13 @@ class StateSharing:
         if config.shared_versions_uri:
             self._version_sharing = VersionSharing(config, environment, self._store.id)
         return self._version_sharing
+
+    def create_log_copies(self, config: ServeConfig, environment: Mapping[str, str]) -> LogCopies | None:
+        """None without the setting `shared_versions_uri`."""
+        if config.shared_versions_uri:
+            uri = f"{config.shared_versions_uri.rstrip('/')}/{self._store.id}.jobs"
+            self._log_copies = LogCopies(uri, config.state_dir / "jobs", environment)
+        return self._log_copies
 
     def apply_commit(self, commit: Commit) -> None:
         """Hear of every change."""
@@ -129,8 +138,10 @@ class StateSharing:
         return self._peers
 
     def create_job_reader(self, local: LocalJobReader) -> SharedJobReader:
-        """`create_peers` comes before."""
-        return SharedJobReader(local, self._peers, lambda: self.own_server, lambda: self._catalog.owns_work)
+        """`create_log_copies` and `create_peers` come before."""
+        return SharedJobReader(
+            local, self._peers, lambda: self.own_server, lambda: self._catalog.owns_work, self._log_copies
+        )
 
     async def identify_server(self, config: ServeConfig) -> JobServer:
         """Find out what this server is known by; before that `own_server` is None. Raises Unavailable."""

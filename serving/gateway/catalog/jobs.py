@@ -259,14 +259,14 @@ def start_attempt(
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
         return record
-    record = _with_server(record, stamp, server)
+    record = _with_server(msgspec.structs.replace(record, attempt=record.attempt + 1), stamp, server)
     is_queued = record.job.state is JobState.QUEUED
     begun = _with_job(
         with_output(record, output),
         state=JobState.PREPARING if is_queued else record.job.state,
         start_time=record.job.start_time or format_timestamp(stamp.now),
     )
-    return _put_if_changed(draft, msgspec.structs.replace(begun, attempt=record.attempt + 1))
+    return _put_if_changed(draft, begun)
 
 
 def record_server(draft: StateDraft, stamp: ChangeStamp, name: str, server: JobServer | None) -> JobRecord:
@@ -367,7 +367,8 @@ def _with_server(record: JobRecord, stamp: ChangeStamp, server: JobServer | None
     if servers and servers[-1].id == server.id:
         # It may have another name since it was started again.
         servers, since = servers[:-1], servers[-1].since
-    return msgspec.structs.replace(record, servers=(*servers, msgspec.structs.replace(server, since=since)))
+    stay = JobServer(server.id, server.name, since, record.attempt)
+    return msgspec.structs.replace(record, servers=(*servers, stay))
 
 
 def _with_job(record: JobRecord, **changes: Any) -> JobRecord:

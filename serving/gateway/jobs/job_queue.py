@@ -9,13 +9,14 @@ import heapq
 import logging
 import operator
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from autoscaler.pools import NodePool
 from autoscaler.supervision import Supervisor
+from serving.artifacts.job_logs import LOG_FILE, LOG_FOLDER
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable, Unimplemented
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
@@ -34,6 +35,7 @@ from serving.gateway.jobs.job_kind import (
 )
 from serving.gateway.jobs.job_log import JobLog
 from serving.gateway.jobs.job_process import JobProcesses, JobProcessLauncher, ReportHandler
+from serving.gateway.jobs.log_copies import COPIED_FILE, COPIES_FOLDER, LogCopies
 from serving.gateway.jobs.log_lines import JobLogLine, parse_log_lines
 from serving.gateway.state.catalog_state import CatalogState, Commit
 from serving.gateway.state.records import JobKindName, JobOutput, JobRecord, JobServer, VersionRecord
@@ -45,11 +47,13 @@ logger = logging.getLogger(__name__)
 
 # Lost attempts that make a job fail, and tries to remove what they have left behind.
 _MAX_LOST_ATTEMPTS, _MAX_CLEANUP_ATTEMPTS = 4, 3
-# What is kept of a job's files after its end: what its processes wrote to stderr, and what they log.
-_KEPT_FILES = frozenset({"log", "logs"})
+# What is kept of a job's files after its end.
+_KEPT_FILES = frozenset({LOG_FILE, LOG_FOLDER, COPIED_FILE, COPIES_FOLDER})
 _MAX_TIMER_SECONDS = 86400.0
 _STOP_NOTE = "The server stops. The job goes on when the server is started again."
 _HAND_OVER_NOTE = "The job goes on at another server."
+# For copies of logs, when the server stops.
+_COPY_SECONDS = 10.0
 # For logs, and for the removal of files.
 _THREADS = 4
 # A removal reports nothing while it runs, however many files there are.
@@ -104,7 +108,7 @@ class JobQueue:
     Processes may be forked from pilots of `pool`. Versions that jobs become are created by `operations`; a
     project may have `max_versions`, 0: any number. `fetch_files` has the files of a job's version on this
     server, where another one may have prepared them. `find_server` returns what this server is known by to
-    others of its state, None where there are no others.
+    others of its state, None where there are no others; `log_copies` has copies of logs for them.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class JobQueue:
         timing: JobTiming | None = None,
         fetch_files: FetchFiles | None = None,
         find_server: Callable[[], JobServer | None] = _share_with_none,
+        log_copies: LogCopies | None = None,
     ) -> None:
         self._catalog = catalog
         self._supervisor = supervisor
@@ -133,6 +138,7 @@ class JobQueue:
         self._timing = timing or JobTiming()
         self._fetch_files = fetch_files
         self._find_server = find_server
+        self._log_copies = log_copies
         self._active_jobs: dict[str, _ActiveJob] = {}
         self._accepting = False
         self._limit_timer: asyncio.TimerHandle | None = None
@@ -205,14 +211,20 @@ class JobQueue:
         self._accepting = False
         if self._limit_timer is not None:
             self._limit_timer.cancel()
-        for name, running in list(self._active_jobs.items()):
-            if running.attempt is not None and not running.stop.is_set():
+        left = [name for name, running in self._active_jobs.items() if running.attempt is not None]
+        for name in left:
+            if not self._active_jobs[name].stop.is_set():
                 log = self.job_log(self._catalog.state.jobs[name])
                 await self._threads.run(log.add_note, note)
         tasks = [running.task for running in self._active_jobs.values() if running.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        copies = [asyncio.create_task(self._copy_log(self._catalog.state.jobs[name])) for name in left]
+        if copies:
+            _, unfinished = await asyncio.wait(copies, timeout=_COPY_SECONDS)
+            for copying in unfinished:
+                copying.cancel()
 
     async def hand_over(self) -> None:
         """Stop all processes: another server goes on with the jobs."""
@@ -227,14 +239,47 @@ class JobQueue:
                 self._supervisor.start_task("job", self._stop_process(record), title=record.name)
         if changed:
             self.start_due_jobs()
+        deleted = [
+            commit.before.jobs[name].uid
+            for (table, name), record in commit.changes.items()
+            if table == "jobs" and record is None and name in commit.before.jobs
+        ]
+        if deleted:
+            self._supervisor.start_task("job", self._remove_folders(deleted), title="logs of deleted jobs")
 
     def is_working_on(self, name: str) -> bool:
         """Whether work on a job is not over yet, whatever its state."""
         return name in self._active_jobs
 
-    async def remove_logs(self, uids: Iterable[str]) -> None:
+    async def remove_logs(self, uids: Collection[str]) -> None:
+        """Remove the logs of jobs that are deleted, and their copies."""
+        await self._remove_folders(uids)
+        if self._log_copies is not None and uids:
+            await self._log_copies.remove(uids)
+
+    async def _remove_folders(self, uids: Iterable[str]) -> None:
         for uid in uids:
             await self._threads.run(remove_folder, self._folder / uid)
+
+    # ---- copies of logs, for other servers
+
+    async def copy_missing_logs(self) -> None:
+        """Copy the logs of jobs that a kill, or a place that could not be reached, has kept from it."""
+        found = await self._threads.run(self._list_uncopied, self._catalog.state)
+        for record in found:
+            if record.name not in self._active_jobs:
+                await self._copy_log(record)
+
+    def _list_uncopied(self, state: CatalogState) -> Sequence[JobRecord]:
+        if self._log_copies is None or not self._folder.is_dir():
+            return ()
+        here = {folder.name for folder in self._folder.iterdir() if not (folder / COPIED_FILE).exists()}
+        return [record for record in state.jobs.values() if record.uid in here] if here else ()
+
+    async def _copy_log(self, record: JobRecord) -> None:
+        own = self._find_server()
+        if self._log_copies is not None and own is not None:
+            await self._log_copies.copy(record, own)
 
     # ---- time limits
 
@@ -302,24 +347,27 @@ class JobQueue:
 
     def job_log(self, record: JobRecord) -> JobLog:
         """The job's log, over all its attempts."""
-        return JobLog(self._folder / record.uid / "log")
+        return JobLog(self._folder / record.uid / LOG_FILE)
 
-    def iter_log_lines(self, record: JobRecord, since: int, place: int = 0) -> Iterator[JobLogLine]:
+    def iter_log_lines(
+        self, record: JobRecord, since: int, place: int = 0, folder: Path | None = None
+    ) -> Iterator[JobLogLine]:
         """All lines of the log, in order; some of those before a time may be left out.
 
-        The time is in microseconds since the epoch. `place` is that of this server among those that have
-        worked on the job. Blocks.
+        The time is in microseconds since the epoch. `folder` has the copy of what another server has written.
+        `place` is that of the server among those that have worked on the job. Blocks.
         """
-        kind = self.kinds[record.kind]
+        kind, folder = self.kinds[record.kind], folder or self._folder / record.uid
         begin = int(datetime.datetime.fromisoformat(record.job.create_time).timestamp()) * 1_000_000
-        written = parse_log_lines(self.job_log(record).read_text(), begin, kind.log_task, place=place)
-        others = kind.iter_log_lines(self._folder / record.uid, since)
+        written = parse_log_lines(JobLog(folder / LOG_FILE).read_text(), begin, kind.log_task, place=place)
+        others = kind.iter_log_lines(folder, since)
         return heapq.merge(written, others, key=lambda line: (line.time, line.number))
 
-    def read_last_lines(self, record: JobRecord, count: int) -> Sequence[str]:
-        """The texts of the last lines of the log. Blocks."""
-        others = self.kinds[record.kind].read_last_lines(self._folder / record.uid, count)
-        return [*self.job_log(record).read_tail(count), *others][-count:]
+    def read_last_lines(self, record: JobRecord, count: int, folder: Path | None = None) -> Sequence[str]:
+        """The texts of the last lines of the log, or of a copy of it in `folder`. Blocks."""
+        folder = folder or self._folder / record.uid
+        others = self.kinds[record.kind].read_last_lines(folder, count)
+        return [*JobLog(folder / LOG_FILE).read_tail(count), *others][-count:]
 
     def _find_attempt(self, record: JobRecord) -> JobAttempt | None:
         active = self._active_jobs.get(record.name)
@@ -378,6 +426,8 @@ class JobQueue:
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
             # What is left if it fails is removed at the next start of the server.
             await self._threads.run(self._remove_work_files, record.uid)
+            if self._log_copies is not None:
+                self._supervisor.start_task("job", self._copy_log(record), title=f"log of {name}")
         finally:
             del self._active_jobs[name]
             self.start_due_jobs()
@@ -570,7 +620,7 @@ class JobQueue:
 
     def _remove_work_files(self, uid: str) -> None:
         """Remove all local files of a job but its log. Blocks."""
-        JobLog(self._folder / uid / "log").trim()
+        JobLog(self._folder / uid / LOG_FILE).trim()
         for entry in (self._folder / uid).glob("*"):
             if entry.name in _KEPT_FILES:
                 continue

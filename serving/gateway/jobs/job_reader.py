@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from serving.gateway.jobs.job_kind import FoundModels
@@ -60,15 +61,17 @@ class LocalJobReader:
         """See `JobQueue.render_progress`."""
         return self._job_queue.render_progress(record)
 
-    async def read_last_lines(self, record: JobRecord) -> Sequence[str]:
-        """The texts of the last lines of a job's log that are on this server."""
-        return await self._tail_threads.run(self._job_queue.read_last_lines, record, _TAIL_LINES)
+    async def read_last_lines(self, record: JobRecord, folder: Path | None = None) -> Sequence[str]:
+        """The texts of the last lines of a job's log that are on this server, or in `folder`."""
+        return await self._tail_threads.run(self._job_queue.read_last_lines, record, _TAIL_LINES, folder)
 
-    async def read_log_part(self, record: JobRecord, query: LogQuery, place: int = 0) -> LogPart:
-        """What of a job's log is on this server; `place` is its own among those that have worked on it."""
+    async def read_log_part(
+        self, record: JobRecord, query: LogQuery, place: int = 0, folder: Path | None = None
+    ) -> LogPart:
+        """What of a job's log is on this server, or in `folder`; see `JobQueue.iter_log_lines`."""
 
         def read() -> LogPart:
-            lines = self._job_queue.iter_log_lines(record, find_first_time(query), place)
+            lines = self._job_queue.iter_log_lines(record, find_first_time(query), place, folder)
             return select_lines(lines, record, query)
 
         return await self._log_threads.run(read)

@@ -9,6 +9,7 @@ import asyncio
 import datetime
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from serving.errors import Unavailable
@@ -28,6 +29,7 @@ from serving.gateway.jobs.job_questions import (
     encode_question,
 )
 from serving.gateway.jobs.job_reader import Curves, LocalJobReader, find_job_dir
+from serving.gateway.jobs.log_copies import LogCopies
 from serving.gateway.jobs.log_lines import SERVICE_TASK, JobLogLine
 from serving.gateway.jobs.log_query import LogPart, LogQuery, select_lines
 from serving.gateway.state.records import JobRecord, JobServer
@@ -49,7 +51,8 @@ class PeerAsker(Protocol):
 class SharedJobReader:
     """Asks this server, by `local`, and `peers`, None where it takes part in no requests of others.
 
-    `find_own` returns what this server is known by. `owns_work` tells whether it does the work now.
+    `find_own` returns what this server is known by. `owns_work` tells whether it does the work now. `copies`
+    are those of logs, None where servers make none.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class SharedJobReader:
         peers: PeerAsker | None,
         find_own: Callable[[], JobServer | None],
         owns_work: Callable[[], bool],
+        copies: LogCopies | None = None,
     ) -> None:
         self._local = local
         self._peers = peers
         self._find_own = find_own
         self._owns_work = owns_work
+        self._copies = copies
 
     async def read_progress(self, record: JobRecord, seconds: float) -> Mapping[str, Any]:
         """Of an unfinished job by the server that does the work; without it, what the database has."""
@@ -117,16 +122,25 @@ class SharedJobReader:
         if self._is_own(server):
             return await self._local.read_log_part(record, query, place)
         answer = await self._ask(server, LogQuestion(record.name, record.uid, query, place), seconds)
-        return None if answer is None else decode_log_part(answer)
+        if answer is not None:
+            return decode_log_part(answer)
+        copy = await self._fetch_copy(record, server, seconds)
+        return None if copy is None else await self._local.read_log_part(record, query, place, copy)
 
     async def _read_end(self, record: JobRecord, seconds: float) -> Sequence[str]:
         """The last lines of a job that has ended."""
         if not record.servers or self._is_own(record.servers[-1]):
             return await self._local.read_last_lines(record)
         answer = await self._ask(record.servers[-1], LastLinesQuestion(record.name, record.uid), seconds)
-        if answer is None:
-            return [f"The end of the log is {_explain_missing(record.servers[-1:])}"]
-        return decode_last_lines(answer)
+        if answer is not None:
+            return decode_last_lines(answer)
+        copy = await self._fetch_copy(record, record.servers[-1], seconds)
+        if copy is not None:
+            return await self._local.read_last_lines(record, copy)
+        return [f"The end of the log is {_explain_missing(record.servers[-1:])}"]
+
+    async def _fetch_copy(self, record: JobRecord, server: JobServer, seconds: float) -> Path | None:
+        return None if self._copies is None else await self._copies.fetch(record, server, seconds)
 
     async def _ask_for_folder(
         self, record: JobRecord, question: ModelsQuestion | CurvesQuestion, seconds: float

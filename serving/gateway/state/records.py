@@ -119,12 +119,13 @@ class TuningRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class JobServer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A server that works on jobs, or has worked on one `since` a time.
 
-    `id` is that of its state folder, `name` what operators call it.
+    `id` is that of its state folder, `name` what operators call it. `attempt` is the last one there.
     """
 
     id: str
     name: str
     since: str = ""
+    attempt: int = 0
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from serving.gateway.control.placement.server_placement import ServerPlacement
+from serving.gateway.control.retention import _delete_due
+from serving.gateway.jobs import job_queue
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.state.records import JobRecord
 from serving.resources import JobState
+from tests.bounds import HANG_SECONDS
 from tests.postgres import Postgres
 from tests.serving.gateway.cluster.world import JOBS, USUAL, Member, find_owner, run, until
 
@@ -195,6 +199,74 @@ def test_who_has_the_only_copy_is_named(postgres: Postgres, tmp_path: Path) -> N
     run(postgres.create_database(), tmp_path, main)
 
 
+def find_copies(shared: Path) -> list[Path]:
+    return sorted(shared.rglob("*.tar.gz"))
+
+
+def test_a_copy_of_the_log_outlives_the_server(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place that all servers reach: of what the job has left at each server. It goes with the job."""
+    out, shared = tmp_path / "out", tmp_path / "shared"
+    monkeypatch.setattr(job_queue, "_COPY_SECONDS", HANG_SECONDS)
+
+    async def main(a: Member, b: Member) -> None:
+        first, second = await find_owner((a, b))
+        await until_joined(a, b)
+        await begin_job(out, second)
+        await until(lambda: "hello" in log_of(first).read_text())
+        await first.stop()
+        assert len(find_copies(shared)) == 1
+        await until((out / "started.2").exists)
+        await until(lambda: "hello" in log_of(second).read_text())
+
+        running = texts_of(await list_entries(second))
+        assert running[:2] == ["hello", "The job goes on at another server."]
+        assert running.count("hello") == 2
+        assert not any("this one are on" in text for text in running)
+        await end_job(out, second)
+        await until(lambda: len(find_copies(shared)) == 2)
+        assert texts_of(await list_entries(second, pageSize=1))[:2] == running[:2]
+
+        await second.catalog.change(_delete_due, [("jobs", NAME)])
+        await second.gateway._jobs.remove_logs([folder.name for folder in (second.folder / "jobs").iterdir()])
+        assert find_copies(shared) == []
+        assert not list((second.folder / "jobs").iterdir())
+
+    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
+
+
+def test_a_log_that_was_not_copied_is_when_the_server_starts(postgres: Postgres, tmp_path: Path) -> None:
+    """The place could not be written to when the job ended. The last lines are in the copy, too."""
+    out, shared, address = tmp_path / "out", tmp_path / "shared", postgres.create_database()
+
+    async def main(a: Member, b: Member) -> None:
+        first, second = await find_owner((a, b))
+        await until_joined(a, b)
+        await begin_job(out, second)
+        shared.write_text("no folder")
+        await end_job(out, a, b)
+        await first.stop()
+        refused = await second.call("POST", "/v2/entries:list", ASKED, 503)
+        assert name_of(first) in refused["error"]["message"]
+        shared.unlink()
+
+        back = Member(address, first.folder, USUAL, shared_versions_uri=str(shared))
+        await back.start()
+        await until(lambda: len(find_copies(shared)) == 1)
+        await back.stop()
+        second.gateway._job_reader._copies._absent.clear()  # type: ignore[attr-defined]
+        assert (await second.call("GET", PROGRESS))["log"] == ["hello"]
+        assert texts_of(await list_entries(second)) == ["hello"]
+        find_copies(shared)[0].write_bytes(b"damaged")
+        for folder in list((second.folder / "jobs").rglob("copies")):
+            await asyncio.to_thread(shutil.rmtree, folder)
+        refused = await second.call("POST", "/v2/entries:list", ASKED, 503)
+        assert name_of(first) in refused["error"]["message"]
+
+    run(address, tmp_path, main, shared_versions_uri=str(shared))
+
+
 def test_without_a_server_that_does_the_work_that_is_said(postgres: Postgres, tmp_path: Path) -> None:
     """Not that the job waits, as this server would think of a job that it does not run."""
     out = tmp_path / "out"
@@ -250,9 +322,9 @@ def test_nothing_is_asked_twice(postgres: Postgres, tmp_path: Path, monkeypatch:
         asked: list[str] = []
         answered = JobQueue.iter_log_lines
 
-        def iter_log_lines(queue: JobQueue, record: JobRecord, since: int, place: int = 0) -> Any:
+        def iter_log_lines(queue: JobQueue, record: JobRecord, since: int, *rest: Any) -> Any:
             asked.append("owner" if queue is owner.gateway._jobs else "other")
-            return answered(queue, record, since, place)
+            return answered(queue, record, since, *rest)
 
         monkeypatch.setattr(JobQueue, "iter_log_lines", iter_log_lines)
         # Each believes that the log is where the other is.

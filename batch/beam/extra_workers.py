@@ -119,7 +119,7 @@ class ExtraWorkers:
         """Look after those that run, and let others join. Call it often."""
         for process in list(self._running):
             if process.poll() is not None:
-                self._bury(process)
+                self._release_ended(process)
         now = time.monotonic()
         if now < self._measured_at + _MEASURE_SECONDS:
             return
@@ -174,7 +174,7 @@ class ExtraWorkers:
                 send_plan(self._plan, process.stdin)
         return True
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> None:
+    def _release_ended(self, process: subprocess.Popen[bytes]) -> None:
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()

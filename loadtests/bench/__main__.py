@@ -25,7 +25,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from loadtests.bench import report
-from loadtests.bench.answers import ExpectedAnswers, HttpAsker, check_answers, check_during, read_expected
+from loadtests.bench.load_clients.answers import (
+    ExpectedAnswers,
+    HttpAsker,
+    check_answers,
+    check_during,
+    read_expected,
+)
 from loadtests.bench.load_clients.programs import PROGRAM_NAMES, LoadProgram, LoadProgramError, choose_program
 from loadtests.bench.reporting import results
 from loadtests.bench.reporting.results import LoadFigures, LoadResult, MeasurementFailure, ProcessResult

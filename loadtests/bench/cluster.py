@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from loadtests.bench.answers import HttpAsker
 from loadtests.bench.gateway import PILOTLIGHT, ControlClient
+from loadtests.bench.load_clients.answers import HttpAsker
 from loadtests.bench.load_clients.programs import LoadProgram, choose_program
 from loadtests.bench.report import insert_tables
 from loadtests.bench.reporting.results import LoadFigures
@@ -94,7 +94,7 @@ class Requests:
 
 
 @dataclass
-class Figures:
+class ClusterFigures:
     """`changes`: seconds until one was seen on each other server. `hop`: asked of one that is no owner."""
 
     changes: list[float] = field(default_factory=list)
@@ -130,10 +130,10 @@ def main() -> int:
     return 0
 
 
-def measure_cluster(database: str, material: BenchFiles, plan: Plan) -> Figures:
+def measure_cluster(database: str, material: BenchFiles, plan: Plan) -> ClusterFigures:
     """Raises SystemExit when something fails that must not."""
     train_models(material, [_WORKLOAD])
-    figures = Figures()
+    figures = ClusterFigures()
     with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as temporary:
         with run_servers(Path(temporary), database) as (alone, servers):
             measure_turns(alone, servers, material, figures, plan)
@@ -209,7 +209,7 @@ def measure_turns(
     alone: ClusterServer,
     servers: Sequence[ClusterServer],
     material: BenchFiles,
-    figures: Figures,
+    figures: ClusterFigures,
     plan: Plan,
 ) -> None:
     """Changes, predictions and wake-ups, by turns."""
@@ -266,7 +266,7 @@ def measure_sum(
     alone: ClusterServer,
     servers: Sequence[ClusterServer],
     material: BenchFiles,
-    figures: Figures,
+    figures: ClusterFigures,
     plan: Plan,
 ) -> None:
     """Processor time of a request at the one server and at two that both own the version, by turns."""
@@ -308,7 +308,7 @@ def load_servers(
 # ---- tables
 
 
-def format_costs(figures: Figures) -> str:
+def format_costs(figures: ClusterFigures) -> str:
     alone, owner, hop = figures.alone, figures.owner, figures.hop
     rows = [
         ["a change is seen on another server, p50", f"{median(figures.changes) * 1e3:.1f} ms"],
@@ -324,7 +324,7 @@ def format_costs(figures: Figures) -> str:
     return format_table([f"{_SERVERS} servers, medians of {len(hop.woken)} turns", ""], rows)
 
 
-def format_sum(figures: Figures) -> str:
+def format_sum(figures: ClusterFigures) -> str:
     alone, two = median(figures.alone.cpu), median(figures.owner.cpu)
     rows = [
         ["processor time of a request, a server without others", f"{alone * 1e6:.0f} µs"],

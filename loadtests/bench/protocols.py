@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 import grpc
 import numpy as np
 
-from loadtests.bench.answers import ExpectedAnswers, find_difference, read_expected
 from loadtests.bench.load_clients import grpc_client
+from loadtests.bench.load_clients.answers import ExpectedAnswers, find_difference, read_expected
 from loadtests.bench.load_clients.payload_formats import (
     PAYLOAD_FORMATS,
     PayloadFormat,

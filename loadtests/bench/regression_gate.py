@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from loadtests.bench.answers import check_answers, read_expected
+from loadtests.bench.load_clients.answers import check_answers, read_expected
 from loadtests.bench.load_clients.programs import PROGRAM_NAMES, LoadProgram, choose_program
 from loadtests.bench.targets.processes import exit_on_sigterm
 from loadtests.bench.targets.servers import SERVERS, RunningServer, ServerDefinition, run_server

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtests.bench.answers import flatten_numbers
+from loadtests.bench.load_clients.answers import flatten_numbers
 from serving.protocols.protos import load_message_class
 
 Rows = NDArray[Any]

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from loadtests.bench import gateway
-from loadtests.bench.answers import HttpAsker
+from loadtests.bench.load_clients.answers import HttpAsker
 from loadtests.bench.targets.processes import ProcessGroup, ResourceUsage, cpu_seconds, run_group
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}

@@ -128,14 +128,14 @@ def test_a_worker_that_joined_and_died_costs_nothing(
     """What it had taken is done by the others, and no other joins."""
     (tmp_path / "model" / "together").touch()
     (tmp_path / "model" / "deadly").write_text(str(os.getpid()))
-    bury, buried = ExtraWorkers._bury, list[int]()
+    bury, buried = ExtraWorkers._release_ended, list[int]()
 
     def bury_and_tell(workers: ExtraWorkers, process: Any) -> None:
         bury(workers, process)
         buried.append(process.returncode)
         (tmp_path / "model" / "buried").touch()
 
-    monkeypatch.setattr(ExtraWorkers, "_bury", bury_and_tell)
+    monkeypatch.setattr(ExtraWorkers, "_release_ended", bury_and_tell)
     done, workers = run(request_of_three)
     assert (done.predictions, done.errors, workers) == (RECORDS, 0, 2)
     assert buried == [-9]

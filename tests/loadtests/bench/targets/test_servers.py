@@ -12,7 +12,7 @@ import pytest
 
 from loadtests.bench import __main__ as bench
 from loadtests.bench import beyond, gateway, regression_gate, report
-from loadtests.bench.answers import HttpAsker, check_answers, read_expected
+from loadtests.bench.load_clients.answers import HttpAsker, check_answers, read_expected
 from loadtests.bench.targets import proxies
 from loadtests.bench.targets.servers import (
     PROXY_SERVERS,

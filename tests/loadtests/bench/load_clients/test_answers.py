@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.bench.answers import TOLERANCE, check_answers, check_during, find_error, read_expected
+from loadtests.bench.load_clients.answers import (
+    TOLERANCE,
+    check_answers,
+    check_during,
+    find_error,
+    read_expected,
+)
 from loadtests.bench.workloads import BenchFiles
 from tests.loadtests.bench.conftest import IRIS
 from tests.loadtests.bench.stub import answering

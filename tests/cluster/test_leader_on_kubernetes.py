@@ -30,6 +30,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings = {
         "shared_versions_uri": str(folder / "shared"),
         "idle_timeout": IDLE_TIMEOUT,
+        # Nodes that are forked have much of their memory in common with their pilot.
+        "pilots": "off",
         "memory_bytes": 400 << 20,
     }
     scaled = {"mode": "leader", "maxReplicas": 2, "targetLoad": 0.1, "scaleDownDelay": 10}

@@ -397,6 +397,7 @@ boot.main()" "$@"
         ("#!/bin/sh\nsleep 600\n", "No worker has begun within 60 s, although {} has the pipeline"),
         (WRONG_VERSION, "and Beam 2.1.0, the job has Python"),
     ],
+    ids=["ends", "silent", "other version"],
 )
 def test_a_worker_that_cannot_start_is_told_of(
     given: Input, engine: RealEngine, tmp_path: Path, report: Report, script: str, told: str

@@ -49,6 +49,9 @@ class Cluster:
     token: str = ""
     _http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=60))
 
+    def close(self) -> None:
+        self._http.close()
+
     def install(self, **values: Any) -> None:
         """Install the chart, and wait until its pods are ready."""
         self.control_plane.kubectl(
@@ -197,6 +200,7 @@ def running_cluster(folder: Path, **values: Any) -> Iterator[Cluster]:
         proxy = ("tests.cluster.service_proxy", *access, "default", RELEASE, str(port))
         stack.enter_context(running_part(folder, *proxy))
         cluster = Cluster(control_plane, folder, f"http://127.0.0.1:{port}", postgres.create_database())
+        stack.callback(cluster.close)
         cluster.install(**values)
         cluster.create_token()
         yield cluster

@@ -86,7 +86,7 @@ def test_the_leader_scales_up_with_the_load_and_down_without(cluster: Cluster) -
         assert_predicts(cluster)
     until_scaled(cluster, 1)
     assert_predicts(cluster)
-    assert "the Deployment default/pilotlight gets 2 pods, in place of 1" in read_logs(cluster)
+    assert "the Deployment default/pilotlight is scaled from 1 to 2" in read_logs(cluster)
 
 
 @pytest.mark.parametrize(("left", "missing"), [(["get"], "patch"), (["patch"], "get")])

@@ -146,8 +146,8 @@ class ServerScaler:
         changed = await self._call("patch", self._deployment.set_pods, decision.servers, scale)
         if changed is not None:
             logger.info(
-                "the Deployment %s gets %d pods, in place of %d: %s",
-                *(self._deployment.name, decision.servers, scale.pods, decision.reason),
+                "the Deployment %s is scaled from %d to %d: %s",
+                *(self._deployment.name, scale.pods, decision.servers, decision.reason),
             )
         elif self._state is decision.state:
             # None has gone: the next round tries again.

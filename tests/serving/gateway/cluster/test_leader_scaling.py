@@ -67,13 +67,13 @@ def test_the_leader_scales_by_the_load_and_says_what_it_may_not(postgres: Postgr
 
             api_server.refused.clear()
             until(lambda: api_server.replicas == 2, "it is scaled up")
-            until(lambda: says(leader, "gets 2 pods, in place of 1"), "that is told")
+            until(lambda: says(leader, "is scaled from 1 to 2"), "that is told")
             with running_server(tmp_path / "b", *flags, environment=environment) as other:
                 leader.delete(PINNED)
                 until(lambda: api_server.replicas == 1, "it is scaled down")
-                until(lambda: says(leader, "gets 1 pods, in place of 2"), "that is told")
+                until(lambda: says(leader, "is scaled from 2 to 1"), "that is told")
                 assert read_desired(other) is None
-                assert not says(other, "pods, in place of")
+                assert not says(other, "is scaled from")
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def test_it_scales_up_at_once_and_down_after_five_minutes(caplog: pytest.LogCapt
     assert [world.decide(after=60) for _ in range(6)] == [2] * 5 + [1]
     assert deployment.changes == [2, 1]
     assert [one.getMessage().partition(", and 0.75")[0] for one in caplog.records] == [
-        "the Deployment serving/pilotlight gets 2 pods, in place of 1: their loads add up to 1.20",
-        "the Deployment serving/pilotlight gets 1 pods, in place of 2: their loads add up to 0.20",
+        "the Deployment serving/pilotlight is scaled from 1 to 2: their loads add up to 1.20",
+        "the Deployment serving/pilotlight is scaled from 2 to 1: their loads add up to 0.20",
     ]
     assert all(name.startswith("kubernetes") for name in deployment.threads)
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,6 +68,14 @@ class Cluster:
                 start_new_session=True,
             )
 
+    def wait_for(self, is_up: Callable[[], bool], what: str) -> None:
+        """What is not up in time ends with the test that waits for it."""
+        try:
+            until(is_up, what)
+        except AssertionError:
+            self.close()
+            raise
+
     def kill(self, name: str) -> None:
         """As when the machine is lost: its workers go too."""
         process = self.processes.pop(name)
@@ -112,7 +120,7 @@ class FlinkCluster(Cluster):
             "appender.out.layout.pattern = %d{HH:mm:ss,SSS} %-5p %-60c %x - %m%n\n"
         )
         self._run("jobmanager", "entrypoint.StandaloneSessionClusterEntrypoint", 500)
-        until(lambda: self.overview() is not None, "Flink's JobManager", seconds=120)
+        self.wait_for(lambda: self.overview() is not None, "Flink's JobManager")
 
     @property
     def address(self) -> str:
@@ -199,7 +207,7 @@ class SparkCluster(Cluster):
         self._home = home
         self._port, self._web = free_port(), free_port()
         self._run("master", 300, "master.Master", "--port", f"{self._port}", "--webui-port", f"{self._web}")
-        until(lambda: self.status() is not None, "Spark's master", seconds=120)
+        self.wait_for(lambda: self.status() is not None, "Spark's master")
 
     @property
     def address(self) -> str:
@@ -256,7 +264,7 @@ def job_server(jar: Path, folder: Path, *flags: str) -> Iterator[str]:
     command = [*java, "-jar", str(jar), *ports, *artifacts, *flags]
     cluster.start("job-server", command, SPARK_LOCAL_IP="127.0.0.1")
     try:
-        until(lambda: is_listening(port), "a job server", seconds=120)
+        until(lambda: is_listening(port), "a job server")
         yield f"127.0.0.1:{port}"
     finally:
         cluster.close()

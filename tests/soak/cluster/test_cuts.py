@@ -1,4 +1,7 @@
-"""Three servers whose database is away, or that cannot reach it, or each other: what goes on meanwhile."""
+"""Three servers whose database is away, or that cannot reach it, or each other: what goes on meanwhile.
+
+The short form is in `tests/serving/gateway/cluster/test_servers.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ from tests.soak.cluster.world import (
     open_world,
 )
 
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
 SERVERS = 3
-SHORT = Size(seconds=6, pause=1, down=0, clients=2, jobs=0, versions=1)
-LONG = Size(seconds=60, pause=5, down=0, clients=3, jobs=3, versions=10, tunings=1)
+SIZE = Size(seconds=60, pause=5, down=0, clients=3, jobs=3, versions=10, tunings=1)
 SLEEPING = 6
 # Seconds within which a change is refused that cannot be made: a silent database is known after eight.
 _REFUSED_WITHIN = 30.0
@@ -102,40 +106,33 @@ Cut = Callable[[Network], AbstractContextManager[None]]
 CUTS: Sequence[tuple[Cut, int]] = (
     (stop_database, SERVERS), (freeze_database, SERVERS), (cut_first_from_database, 1), (cut_peers, 0),
 )  # fmt: skip
-LONG_MARKS = (pytest.mark.soak, pytest.mark.timeout(900))
 
 
-@pytest.mark.parametrize(
-    ("cut", "mute", "size"),
-    [
-        pytest.param(cut_first_from_database, 1, SHORT, id="cut_first_from_database-short"),
-        *(pytest.param(cut, mute, LONG, id=f"{cut.__name__}-long", marks=LONG_MARKS) for cut, mute in CUTS),
-    ],
-)
+@pytest.mark.parametrize(("cut", "mute"), [pytest.param(cut, mute, id=cut.__name__) for cut, mute in CUTS])
 def test_predictions_go_on_and_no_change_is_lost(
-    postgres: Postgres, tmp_path: Path, report: Report, cut: Cut, mute: int, size: Size
+    postgres: Postgres, tmp_path: Path, report: Report, cut: Cut, mute: int
 ) -> None:
     """Of versions that sleep, too. Changes that cannot be made are refused; all ends well afterwards."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     with (
         open_network(postgres, tmp_path) as network,
-        open_world(tmp_path, network.places, seed, size) as world,
+        open_world(tmp_path, network.places, seed, SIZE) as world,
     ):
         sleeping = create_sleeping_versions(world)
         with world.run_clients():
-            time.sleep(size.pause)
+            time.sleep(SIZE.pause)
             with cut(network):
-                over = time.monotonic() + size.seconds
+                over = time.monotonic() + SIZE.seconds
                 woken = [wake_version(world, name) for name in sleeping]
                 refused = [refuse_change(server) for server in world.servers[:mute]]
                 accepted = [change(server) for server in world.servers[mute:]]
                 time.sleep(max(0.0, over - time.monotonic()))
-            time.sleep(size.pause)
+            time.sleep(SIZE.pause)
         violations = list_violations(world)
 
     report(
-        f"seed {seed}, {cut.__name__} for {size.seconds:g} s: answers {dict(sorted(world.answers.items()))}, "
+        f"seed {seed}, {cut.__name__} for {SIZE.seconds:g} s: answers {dict(sorted(world.answers.items()))}, "
         f"{len(world.failed)} predictions failed; sleeping versions answered after at most "
         f"{max(woken):.2f} s; changes refused after at most {max(refused, default=0.0):.1f} s, "
         f"made after at most {max(accepted, default=0.0):.1f} s; {len(world.operations)} operations, "

@@ -7,6 +7,7 @@ alive and reached from here, limits of nodes are divided among those that are al
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import logging
 from collections import Counter
@@ -23,15 +24,14 @@ from serving.config import is_loopback
 from serving.errors import ServingError
 from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerClient
 from serving.gateway.proxy.peers.peer_protocol import PeerAddress
-from serving.gateway.state.shared.membership import Membership, SeenServer, ServerRecord
+from serving.gateway.state.shared.membership import SILENT_SECONDS, Membership, SeenServer, ServerRecord
 from serving.gateway.thread_pool import ThreadPool
 
 logger = logging.getLogger(__name__)
 
 RENEW_SECONDS = 1.0
-# Seconds after which nothing is placed on a server that did not renew its row: shorter than the lease of the
-# work.
-SILENT_SECONDS = 3.0
+# Connections that are begun at a time. Rows may tell of many servers at which nobody answers.
+MOST_CONNECTS = 8
 # Rounds between two changes of the weight: moved versions take their time to sleep where they were.
 _WEIGHT_ROUNDS = 60
 _ROUND_SECONDS = 60.0
@@ -237,6 +237,14 @@ class ServerPlacement:
 
     async def _probe(self) -> None:
         for client in self._clients.values():
+            if client.is_connected:
+                client.probe()
+        self._connect_some()
+
+    def _connect_some(self) -> None:
+        """Begin with those that were tried least: who never answers keeps nobody else waiting."""
+        lacking = [client for client in self._clients.values() if not client.is_connected]
+        for client in heapq.nsmallest(MOST_CONNECTS, lacking, key=lambda client: client.attempts):
             client.probe()
 
     def _update_own(self) -> None:
@@ -284,8 +292,8 @@ class ServerPlacement:
                 self._routes.clear()
         for server, address in addresses.items():
             if server not in self._clients:
-                client = self._clients[server] = self._connect(address, self._routes.clear)
-                client.probe()
+                self._clients[server] = self._connect(address, self._routes.clear)
+        self._connect_some()
 
 
 def select_placed(records: Iterable[ServerRecord]) -> Sequence[ServerRecord]:

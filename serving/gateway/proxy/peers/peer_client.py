@@ -59,7 +59,8 @@ class ReceiveLimits(NamedTuple):
 class PeerClient:
     """`on_change` is called when requests can be sent, and when they cannot any more.
 
-    `tls` is None on a machine's own loopback addresses.
+    `attempts` counts the probes since it was connected last. `tls` is None on a machine's own loopback
+    addresses.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class PeerClient:
         self._last_number = HANDSHAKE_NUMBER
         self._silent_probes = 0
         self._is_closed = False
+        self.attempts = 0
         self._trouble = ""
 
     @property
@@ -94,6 +96,7 @@ class PeerClient:
             return
         connection = self._connection
         if connection is None:
+            self.attempts += 1
             if self._connect_task is None:
                 self._connect_task = asyncio.create_task(self._connect(), name=f"peer {self.address.id}")
             return
@@ -187,7 +190,7 @@ class PeerClient:
         else:
             if connection.transport is not None:
                 self._connection = connection
-                self._silent_probes = 0
+                self._silent_probes = self.attempts = 0
                 self._note_trouble("")
                 self._on_change()
         finally:

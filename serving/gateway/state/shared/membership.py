@@ -1,6 +1,7 @@
 """The servers that use a database: each renews a row of its own, and reads those of the others.
 
-What rows say is lost when the database is restored or has crashed, and is there again a second later.
+What rows say is lost when the database is restored or has crashed, and is there again a second later. So a
+row may be removed at any time, and each server removes those of others that nobody renews.
 """
 
 from __future__ import annotations
@@ -17,9 +18,18 @@ from sqlalchemy.dialects import postgresql
 from serving.gateway.state.shared.database import PEER_SECRET, SERVERS, translate_errors
 
 _NOW = sa.func.clock_timestamp(type_=sa.DateTime(timezone=True))
-# Rows of servers that did not say that they stop are removed after this time.
+# Seconds after which nothing is placed on a server that did not renew its row: shorter than the lease of the
+# work.
+SILENT_SECONDS = 3.0
+_LIVING = sa.literal(datetime.timedelta(seconds=SILENT_SECONDS), sa.Interval)
+# A row that was not renewed for so long is that of a server which did not say that it stops. Operators see
+# the newest of these, for `_KEPT`.
+_GONE = sa.literal(datetime.timedelta(minutes=1), sa.Interval)
 _KEPT = sa.literal(datetime.timedelta(hours=1), sa.Interval)
-_MOST_DOCUMENT_BYTES = 1 << 20
+_MOST_KEPT = 32
+# Rows that one server removes at a time, and rows that it reads: placement computes with each of them.
+_MOST_REMOVED, MOST_SERVERS = 1000, 128
+_MOST_DOCUMENT_BYTES = 1 << 17
 
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _MemoryBytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
@@ -72,7 +82,7 @@ class Membership:
         self._address = address
 
     def renew(self, own: ServerRecord) -> list[SeenServer]:
-        """Write the own row; returns all, by name.
+        """Write the own row; returns at most MOST_SERVERS rows by name, the living before others.
 
         Placement computes with what is returned: rows that cannot be used are of another Pilotlight, or of a
         stranger.
@@ -82,15 +92,10 @@ class Membership:
         renewed = insert.on_conflict_do_update(
             index_elements=["id"], set_={"document": document, "renewed_at": _NOW}
         )
-        is_over = sa.not_(SERVERS.c.renewed_at.between(_NOW - _KEPT, _NOW + _KEPT))
-        age = sa.func.abs(sa.func.extract("epoch", _NOW - SERVERS.c.renewed_at))
-        rows_of_all = sa.select(SERVERS.c.id, SERVERS.c.document, age.label("age")).where(
-            sa.func.octet_length(SERVERS.c.document) <= _MOST_DOCUMENT_BYTES
-        )
         with translate_errors(self._address), self._engine.begin() as connection:
             connection.execute(renewed)
-            connection.execute(sa.delete(SERVERS).where(is_over))
-            rows = connection.execute(rows_of_all).all()
+            connection.execute(_remove_gone_rows())
+            rows = connection.execute(_select_rows(own.id)).all()
         seen = []
         for row in rows:
             record = _decode_record(row.document)
@@ -109,6 +114,41 @@ class Membership:
         with translate_errors(self._address), self._engine.begin() as connection:
             connection.execute(made.on_conflict_do_nothing())
             return bytes(connection.execute(sa.select(PEER_SECRET.c.secret)).scalar_one())
+
+
+def _is_renewed_within(age: sa.ColumnElement[datetime.timedelta]) -> sa.ColumnElement[bool]:
+    """By the clock of the database, to which a row from the future is as silent as one from the past."""
+    return SERVERS.c.renewed_at.between(_NOW - age, _NOW + age)
+
+
+def _remove_gone_rows() -> sa.Delete:
+    """Rows that others hold, because they renew or remove them, are left to the next round."""
+    is_gone = sa.not_(_is_renewed_within(_GONE))
+    newest = (
+        sa.select(SERVERS.c.id)
+        .where(is_gone, _is_renewed_within(_KEPT))
+        .order_by(SERVERS.c.renewed_at.desc())
+        .limit(_MOST_KEPT)
+    )
+    over = (
+        sa.select(SERVERS.c.id)
+        .where(is_gone, SERVERS.c.id.not_in(newest))
+        .limit(_MOST_REMOVED)
+        .with_for_update(skip_locked=True)
+    )
+    return sa.delete(SERVERS).where(SERVERS.c.id.in_(over))
+
+
+def _select_rows(own: str) -> sa.Select[tuple[str, bytes, float]]:
+    """The own row, and of the others the same for all servers while the same ones live."""
+    age = sa.func.abs(sa.func.extract("epoch", _NOW - SERVERS.c.renewed_at), type_=sa.Float)
+    return (
+        sa.select(SERVERS.c.id, SERVERS.c.document, age.label("age"))
+        # Of a row that is neither, the age may be none that can be computed.
+        .where(_is_renewed_within(_KEPT), sa.func.octet_length(SERVERS.c.document) <= _MOST_DOCUMENT_BYTES)
+        .order_by(SERVERS.c.id != own, sa.not_(_is_renewed_within(_LIVING)), SERVERS.c.id)
+        .limit(MOST_SERVERS)
+    )
 
 
 def _decode_record(document: bytes) -> ServerRecord | None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from serving.gateway.state.shared.membership import Membership, ServerRecord
+from serving.gateway.state.shared.membership import MOST_SERVERS, Membership, ServerRecord
 from serving.gateway.state.shared.postgres_store import PostgresStore
 from tests.postgres import Postgres
 
@@ -57,6 +57,18 @@ def renew(membership: Membership) -> dict[str, float]:
     return {seen.record.id: seen.age for seen in membership.renew(OWN)}
 
 
+def put_rows(membership: Membership, count: int, age: str, step: str) -> None:
+    """Rows of which the first is as old as `age`, and each a `step` older than the one before."""
+    statement = sa.text(
+        "INSERT INTO servers SELECT id, convert_to(replace(:document, 'ID', id), 'UTF8'), now() "
+        "- CAST(:age AS interval) - n * CAST(:step AS interval) "
+        "FROM (SELECT n, 'row' || n AS id FROM generate_series(0, :count - 1) n) numbered"
+    )
+    given = {"document": describe("ID").decode(), "count": count, "age": age, "step": step}
+    with membership._engine.begin() as connection:
+        connection.execute(statement, given)
+
+
 def list_rows(membership: Membership) -> list[str]:
     with membership._engine.begin() as connection:
         return sorted(connection.execute(sa.text("SELECT id FROM servers")).scalars())
@@ -78,3 +90,30 @@ def test_a_row_from_the_future_is_as_silent_as_one_from_the_past(membership: Mem
     put_row(membership, "b", describe("b"), soon)
     assert 30 < renew(membership)["b"] <= 60
     assert list_rows(membership) == ["a", "b"]
+
+
+def test_rows_of_many_dead_servers_are_few_soon(membership: Membership) -> None:
+    """Not after the hour for which operators see one, and not all in one round."""
+    put_rows(membership, 1500, age="2 minutes", step="1 second")
+    renew(membership)
+    assert len(list_rows(membership)) == 501
+    assert len(renew(membership)) == 33
+    assert list_rows(membership) == sorted(["a", *(f"row{number}" for number in range(32))])
+
+
+def test_more_rows_than_there_may_be_servers_are_not_read(membership: Membership) -> None:
+    """The living come first."""
+    put_rows(membership, 300, age="10 seconds", step="0 seconds")
+    put_row(membership, "z", describe("z"))
+    found = renew(membership)
+    assert len(found) == MOST_SERVERS
+    assert {"a", "z"} <= found.keys()
+
+
+def test_a_row_that_another_server_holds_is_not_waited_for(membership: Membership) -> None:
+    for server in ("b", "c"):
+        put_row(membership, server, describe(server), "2000-01-01")
+    with membership._engine.begin() as connection:
+        connection.execute(sa.text("SELECT id FROM servers WHERE id = 'b' FOR UPDATE"))
+        assert list(renew(membership)) == ["a"]
+        assert list_rows(membership) == ["a", "b"]

@@ -1,11 +1,19 @@
-"""Which servers versions are placed on."""
+"""Which servers versions are placed on, and which of them are connected to."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
 
-from serving.gateway.control.placement.server_placement import select_placed
-from serving.gateway.state.shared.membership import ServerRecord
+from serving.gateway.control.placement.server_placement import (
+    MOST_CONNECTS,
+    ServerPlacement,
+    select_placed,
+)
+from serving.gateway.proxy.peers.peer_client import PeerClient
+from serving.gateway.proxy.peers.peer_protocol import PeerAddress
+from serving.gateway.state.shared.membership import Membership, SeenServer, ServerRecord
 
 
 def record(name: str, **more: Any) -> ServerRecord:
@@ -35,3 +43,82 @@ def test_if_all_start_it_is_placed_as_if_they_were_ready() -> None:
 
 def test_nothing_is_placed_on_a_server_that_drains() -> None:
     assert select(record("a", draining=True), record("b", draining=True)) == []
+
+
+class Rows:
+    """A membership of rows that a test says."""
+
+    def __init__(self, *records: ServerRecord) -> None:
+        self.records = list(records)
+
+    def renew(self, own: ServerRecord) -> list[SeenServer]:
+        return [SeenServer(one, 0.0) for one in (own, *self.records)]
+
+
+class SilentClient:
+    """A client of a server that never answers."""
+
+    is_connected = False
+    attempts = 0
+
+    def __init__(self, address: PeerAddress) -> None:
+        self.address = address
+
+    def probe(self) -> None:
+        self.attempts += 1
+
+
+class NoDemand:
+    def count_nodes_and_requests(self) -> tuple[int, int]:
+        return 0, 0
+
+    def is_full(self, key: str) -> bool:
+        return False
+
+    def count_wide_versions(self, *_: object) -> Mapping[str, int]:
+        return {}
+
+
+def place_among(
+    rows: Rows, connect: Callable[[PeerAddress, Callable[[], None]], SilentClient]
+) -> ServerPlacement:
+    def ignore(_: Collection[str]) -> None:
+        pass
+
+    return ServerPlacement(
+        cast(Membership, rows),
+        record("own"),
+        NoDemand(),
+        read_load=lambda: 0.0,
+        owns_work=lambda: False,
+        connect=cast(Callable[[PeerAddress, Callable[[], None]], PeerClient], connect),
+        on_shares_changed=ignore,
+        find_limit=lambda _: None,
+    )
+
+
+def test_rows_of_many_servers_that_do_not_answer_are_connected_to_in_turn() -> None:
+    """All at once stop this server for seconds."""
+    clients: list[SilentClient] = []
+
+    def connect(address: PeerAddress, _: Callable[[], None]) -> SilentClient:
+        clients.append(SilentClient(address))
+        return clients[-1]
+
+    def count_attempts() -> int:
+        return sum(client.attempts for client in clients)
+
+    async def main() -> None:
+        rows = Rows(*(record(f"row{number}") for number in range(3 * MOST_CONNECTS)))
+        placement = place_among(rows, connect)
+        await placement.renew()
+        assert count_attempts() == MOST_CONNECTS
+        rows.records.append(record("new"))
+        await placement.renew()
+        assert clients[-1].address.id == "new"
+        for _ in range(2):
+            await placement._probe()
+        assert count_attempts() == 4 * MOST_CONNECTS
+        assert all(client.attempts for client in clients)
+
+    asyncio.run(main())

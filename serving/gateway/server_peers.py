@@ -26,7 +26,13 @@ from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.jobs.job_questions import JobQuestionAnswerer
 from serving.gateway.proxy.peers.forwarded_request import answer_forwarded
 from serving.gateway.proxy.peers.peer_client import PeerClient, ReceiveLimits
-from serving.gateway.proxy.peers.peer_protocol import HandshakeKey, PeerAddress, PeerTls
+from serving.gateway.proxy.peers.peer_protocol import (
+    OWN_VERSIONS,
+    HandshakeKey,
+    PeerAddress,
+    PeerTarget,
+    PeerTls,
+)
 from serving.gateway.proxy.peers.peer_server import PeerServer
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.state.records import JobServer
@@ -87,11 +93,12 @@ class ServerPeers:
             HandshakeKey(secret, PeerAddress(own.id, config.peer_host, port)),
             None if tls is None else tls.server,
             config.max_body_bytes,
+            versions=OWN_VERSIONS,
         )
         limits = ReceiveLimits(config.max_answer_bytes, gateway.proxy.receive_budget)
 
-        def connect(address: PeerAddress, on_change: Callable[[], None]) -> PeerClient:
-            return PeerClient(address, secret, None if tls is None else tls.client, limits, on_change)
+        def connect(target: PeerTarget, on_change: Callable[[], None]) -> PeerClient:
+            return PeerClient(target, secret, None if tls is None else tls.client, limits, on_change)
 
         self._placement = placement = ServerPlacement(
             self._membership,
@@ -176,6 +183,7 @@ class ServerPeers:
             processors=pool.count_cores(),
             weight=WEIGHT_STEPS,
             starting=True,
+            protocols=OWN_VERSIONS,
         )
 
 

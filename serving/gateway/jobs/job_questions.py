@@ -102,8 +102,11 @@ class JobQuestionAnswerer:
         self._owns_work = owns_work
 
     async def answer(self, encoded: bytes) -> bytes | None:
-        """None where this server cannot say. Raises msgspec.DecodeError, and a ServingError."""
-        question = _QUESTION_DECODER.decode(encoded)
+        """None where this server cannot say, or does not know the question. Raises a ServingError."""
+        try:
+            question = _QUESTION_DECODER.decode(encoded)
+        except msgspec.DecodeError:
+            return None
         record = self._read_state().jobs.get(question.job)
         if record is None or record.uid != question.uid:
             return None

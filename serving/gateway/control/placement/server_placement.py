@@ -23,8 +23,19 @@ from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import is_loopback
 from serving.errors import ServingError
 from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerClient
-from serving.gateway.proxy.peers.peer_protocol import PeerAddress
-from serving.gateway.state.shared.membership import SILENT_SECONDS, Membership, SeenServer, ServerRecord
+from serving.gateway.proxy.peers.peer_protocol import (
+    PeerAddress,
+    PeerTarget,
+    ProtocolVersions,
+    choose_version,
+)
+from serving.gateway.state.shared.membership import (
+    MOST_SERVERS,
+    SILENT_SECONDS,
+    Membership,
+    SeenServer,
+    ServerRecord,
+)
 from serving.gateway.thread_pool import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -82,7 +93,7 @@ class ServerPlacement:
         *,
         read_load: Callable[[], float],
         owns_work: Callable[[], bool],
-        connect: Callable[[PeerAddress, Callable[[], None]], PeerClient],
+        connect: Callable[[PeerTarget, Callable[[], None]], PeerClient],
         on_shares_changed: Callable[[Collection[str]], None],
         find_limit: Callable[[str], int | None],
     ) -> None:
@@ -98,6 +109,7 @@ class ServerPlacement:
         self._members: tuple[Member, ...] = ()  # alive, this one too
         self._seen: Sequence[SeenServer] = ()
         self._clients: dict[str, PeerClient] = {}
+        self._foreign: set[str] = set()  # servers that speak no version of the protocol that this one does
         self._routes: dict[str, tuple[PeerClient, ...] | None] = {}
         self._turns = itertools.count()
         self._rounds = 0
@@ -284,16 +296,34 @@ class ServerPlacement:
         return not is_loopback(record.host) or record.machine == self._own.machine
 
     def _update_clients(self, peers: Iterable[ServerRecord]) -> None:
-        addresses = {one.id: PeerAddress(one.id, one.host, one.port) for one in peers}
+        targets: dict[str, PeerTarget] = {}
+        for one in peers:
+            version = self._choose_version(one)
+            if version is not None:
+                targets[one.id] = PeerTarget(PeerAddress(one.id, one.host, one.port), version)
         for server, client in list(self._clients.items()):
-            if addresses.get(server) != client.address:
+            if targets.get(server) != client.target:
                 del self._clients[server]
                 client.close()
                 self._routes.clear()
-        for server, address in addresses.items():
+        for server, target in targets.items():
             if server not in self._clients:
-                self._clients[server] = self._connect(address, self._routes.clear)
+                self._clients[server] = self._connect(target, self._routes.clear)
         self._connect_some()
+
+    def _choose_version(self, peer: ServerRecord) -> int | None:
+        own, other = (ProtocolVersions(*one.protocols) for one in (self._own, peer))
+        version = choose_version(own, other)
+        if version is not None:
+            self._foreign.discard(peer.id)
+        elif peer.id not in self._foreign and len(self._foreign) < MOST_SERVERS:
+            self._foreign.add(peer.id)
+            logger.warning(
+                "the server %s is of another Pilotlight: it speaks the versions %d to %d of the protocol "
+                "between servers, this one %d to %d. Each answers by itself until both are of the same.",
+                *(peer.name, *other, *own),
+            )
+        return version
 
 
 def select_placed(records: Iterable[ServerRecord]) -> Sequence[ServerRecord]:

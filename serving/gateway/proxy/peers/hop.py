@@ -9,12 +9,13 @@ from typing import Protocol
 from serving.errors import ServingError, Unavailable
 from serving.gateway.proxy.node_client import NodeReply
 from serving.gateway.proxy.peers.peer_client import PeerClient
-from serving.gateway.proxy.peers.peer_protocol import ANSWER_SECONDS, DECLINED
+from serving.gateway.proxy.peers.peer_protocol import ANSWER_SECONDS
 from serving.gateway.proxy.routing_table import RouteTarget
 from serving.gateway.proxy.timeouts import TimeoutBucket, deadline_exceeded_error
 from serving.http_headers import Headers
 
 _SERVER_TIMING = b"server-timing"
+_LEAST_HTTP_STATUS = 100
 
 
 class ForwardableRequest(Protocol):
@@ -76,7 +77,8 @@ class Hop:
 
     def on_reply(self, reply: NodeReply) -> None:
         self._bucket.remove(self)
-        if reply.status == DECLINED:
+        if reply.status < _LEAST_HTTP_STATUS:
+            # DECLINED, or what only a later version means by it: no answer.
             self._on_end("declined", 0.0)
             self._request.answer_here()
             return

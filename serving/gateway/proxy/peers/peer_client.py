@@ -34,8 +34,9 @@ from serving.gateway.proxy.peers.peer_protocol import (
     PROOF_FRAME,
     QUESTION_FRAME,
     HandshakeKey,
-    PeerAddress,
+    PeerTarget,
     decode_error,
+    encode_hello,
 )
 from serving.http_headers import answer_too_large
 from serving.transport.framing import PING_FRAME, PREDICT_FRAME, REQUEST_HEADER, Body, FrameError
@@ -65,14 +66,15 @@ class PeerClient:
 
     def __init__(
         self,
-        address: PeerAddress,
+        target: PeerTarget,
         secret: bytes,
         tls: ssl.SSLContext | None,
         limits: ReceiveLimits,
         on_change: Callable[[], None],
     ) -> None:
-        self.address = address
-        self._key = HandshakeKey(secret, address)
+        self.target = target
+        self.address = target.address
+        self._key = HandshakeKey(secret, target.address)
         self._tls = tls
         self._limits = limits
         self._on_change = on_change
@@ -174,7 +176,7 @@ class PeerClient:
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        connection = _PeerConnection(self._limits, self._key, self._on_lost)
+        connection = _PeerConnection(self._limits, self._key, self.target.version, self._on_lost)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await loop.create_connection(
@@ -235,12 +237,17 @@ class _PeerConnection(NodeConnection):
     """`accepted` is done after the handshake; it fails with FrameError or ConnectionError."""
 
     def __init__(
-        self, limits: ReceiveLimits, key: HandshakeKey, on_lost: Callable[[_PeerConnection], None]
+        self,
+        limits: ReceiveLimits,
+        key: HandshakeKey,
+        version: int,
+        on_lost: Callable[[_PeerConnection], None],
     ) -> None:
         # One that is longer is skipped: the connection is that of all requests.
         super().__init__(MOST_FRAME_BYTES, limits.budget)
         self._max_answer_bytes = max(limits.max_answer_bytes, LEAST_ANSWER_BYTES)
         self._key = key
+        self._version = version
         self._on_lost = on_lost
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -248,7 +255,7 @@ class _PeerConnection(NodeConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._send_handshake(HELLO_FRAME, self._nonce)
+        self._send_handshake(HELLO_FRAME, encode_hello(self._nonce, self._version))
 
     def connection_lost(self, error: Exception | None) -> None:
         # Nothing of what was not sent has been begun.
@@ -291,12 +298,12 @@ class _PeerConnection(NodeConnection):
             raise FrameError
         if status == CHALLENGE:
             proof, nonce = body[:PROOF_BYTES], body[PROOF_BYTES:]
-            if not self._key.is_proof(proof, b"server", self._nonce):
+            if not self._key.is_proof(proof, b"server", self._nonce, self._version):
                 self.accepted.set_exception(
                     FrameError("it is not the server that is meant, or of another database")
                 )
                 raise FrameError
-            self._send_handshake(PROOF_FRAME, self._key.prove(b"client", nonce))
+            self._send_handshake(PROOF_FRAME, self._key.prove(b"client", nonce, self._version))
         elif status == ACCEPTED:
             self.accepted.set_result(None)
         else:

@@ -7,6 +7,11 @@ where: who takes a dead server's port cannot hand the proofs on to a living one,
 stands outside of the handshake is a request of a peer, so nothing that a client of the API sends can be taken
 for one.
 
+The row of a server says which versions of this it speaks (`ProtocolVersions`). The client takes the newest
+one of both (`choose_version`), and names it in HELLO. Servers without one in common pass nothing on to each
+other. Within a version fields may be added at the end of what is encoded, with a default; a request that
+cannot be read, and a frame of an unknown kind, are declined.
+
 A prediction goes on as it came (`ForwardedHead`). The body of a question (QUESTION) is known to those alone
 who ask and answer, see `serving.gateway.jobs.job_questions`.
 """
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import hmac
 import ssl
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +32,22 @@ from serving.config import ServeConfig, is_loopback
 from serving.errors import ERRORS_BY_STATUS, Internal, InvalidArgument, ServingError
 from serving.protocols import Dialect
 from serving.protocols.paths import PredictionPath
-from serving.transport.framing import MAX_PREFIX_BYTES
+from serving.transport.framing import MAX_PREFIX_BYTES, FrameError
+
+
+class ProtocolVersions(NamedTuple):
+    """The versions of this protocol that a server speaks: all from the oldest to the newest."""
+
+    oldest: int
+    newest: int
+
+
+# The handshake of this version names none. A server whose row does not say what it speaks speaks this.
+UNNAMED_VERSION = 1
+# Raise the newest with a change that a server of before would take for something else, and the oldest when
+# nobody upgrades from below it any more.
+OWN_VERSIONS = ProtocolVersions(UNNAMED_VERSION, 2)
+VERSION_FIELD = struct.Struct("<H")
 
 # Kinds of frames besides those of `serving.transport.framing`.
 HELLO_FRAME, PROOF_FRAME, QUESTION_FRAME = 16, 17, 18
@@ -44,12 +65,25 @@ MOST_FRAME_BYTES = 1 << 40
 ANSWER_SECONDS = b"x-pilotlight-answer-seconds"
 
 
+def choose_version(own: ProtocolVersions, other: ProtocolVersions) -> int | None:
+    """The newest version that both speak, if there is one."""
+    newest = min(own.newest, other.newest)
+    return newest if newest >= max(own.oldest, other.oldest) else None
+
+
 class PeerAddress(NamedTuple):
     """Where another server takes requests, as it says itself; `id` is the server's."""
 
     id: str
     host: str
     port: int
+
+
+class PeerTarget(NamedTuple):
+    """A server to connect to, and the version of the protocol that both speak."""
+
+    address: PeerAddress
+    version: int
 
 
 class ForwardedHead(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +116,7 @@ class ForwardedHead(msgspec.Struct, frozen=True, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(ForwardedHead)
+_DIALECTS = frozenset(dialect.value for dialect in Dialect)
 
 
 def encode_head(head: ForwardedHead) -> bytes | None:
@@ -91,8 +126,11 @@ def encode_head(head: ForwardedHead) -> bytes | None:
 
 
 def decode_head(encoded: bytes) -> ForwardedHead:
-    """Raises msgspec.DecodeError."""
-    return _DECODER.decode(encoded)
+    """Raises msgspec.DecodeError, also for a dialect that only a later version knows."""
+    head = _DECODER.decode(encoded)
+    if head.dialect and head.dialect not in _DIALECTS:
+        raise msgspec.ValidationError(f"unknown dialect {head.dialect!r}")
+    return head
 
 
 class AnsweredError(msgspec.Struct, frozen=True, array_like=True):
@@ -124,13 +162,26 @@ class HandshakeKey(NamedTuple):
     secret: bytes
     address: PeerAddress
 
-    def prove(self, role: bytes, nonce: bytes) -> bytes:
+    def prove(self, role: bytes, nonce: bytes, version: int) -> bytes:
         """The proof of the server or the client of a connection (`role`) for the nonce of the other."""
-        proven = b"%b %b %b" % (role, nonce, msgspec.json.encode(self.address))
+        named = role if version == UNNAMED_VERSION else b"%b %d" % (role, version)
+        proven = b"%b %b %b" % (named, nonce, msgspec.json.encode(self.address))
         return hmac.digest(self.secret, proven, "sha256")
 
-    def is_proof(self, proof: bytes, role: bytes, nonce: bytes) -> bool:
-        return len(nonce) == NONCE_BYTES and hmac.compare_digest(proof, self.prove(role, nonce))
+    def is_proof(self, proof: bytes, role: bytes, nonce: bytes, version: int) -> bool:
+        return len(nonce) == NONCE_BYTES and hmac.compare_digest(proof, self.prove(role, nonce, version))
+
+
+def encode_hello(nonce: bytes, version: int) -> bytes:
+    return nonce if version == UNNAMED_VERSION else nonce + VERSION_FIELD.pack(version)
+
+
+def decode_hello(body: bytes) -> tuple[bytes, int]:
+    """The nonce, and the version that the connection is to speak. Raises FrameError."""
+    nonce, named = body[:NONCE_BYTES], body[NONCE_BYTES:]
+    if len(nonce) < NONCE_BYTES or len(named) not in (0, VERSION_FIELD.size):
+        raise FrameError
+    return nonce, VERSION_FIELD.unpack(named)[0] if named else UNNAMED_VERSION
 
 
 @dataclass(frozen=True, slots=True)

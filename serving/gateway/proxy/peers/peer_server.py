@@ -29,9 +29,12 @@ from serving.gateway.proxy.peers.peer_protocol import (
     PONG,
     PROOF_FRAME,
     QUESTION_FRAME,
+    UNNAMED_VERSION,
     ForwardedHead,
     HandshakeKey,
+    ProtocolVersions,
     decode_head,
+    decode_hello,
     encode_error,
 )
 from serving.gateway.request_context import Caller, set_caller
@@ -227,12 +230,15 @@ class PeerServer:
         key: HandshakeKey,
         tls: ssl.SSLContext | None,
         max_body_bytes: int,
+        *,
+        versions: ProtocolVersions,
     ) -> None:
         self._handler = handler
         self.answer_question = answer_question
         self.key = key
         self._tls = tls
         self.max_body_bytes = max_body_bytes
+        self.versions = versions
         self.is_draining = False
         self.connections: dict[_ServerConnection, None] = {}  # in the order in which they came
         self._idle = asyncio.Event()
@@ -353,6 +359,7 @@ class _ServerConnection(FrameProtocol):
         self.calls: dict[int, ForwardedCall | PeerQuestion] = {}
         self.is_accepted = False
         self._nonce = b""
+        self._version = UNNAMED_VERSION
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -375,8 +382,9 @@ class _ServerConnection(FrameProtocol):
         elif kind == PREDICT_FRAME:
             try:
                 forwarded = decode_head(prefix)
-            except msgspec.DecodeError as error:
-                raise FrameError from error
+            except msgspec.DecodeError:
+                self.reply(number, DECLINED, b"", b"")
+                return
             call = self.calls[number] = ForwardedCall(self, number, forwarded, bytes(body))
             self._server.handle(call)
         elif kind == QUESTION_FRAME:
@@ -391,7 +399,7 @@ class _ServerConnection(FrameProtocol):
         elif kind == PING_FRAME:
             self.reply(number, PONG, b"", b"")
         else:
-            raise FrameError
+            self.reply(number, DECLINED, b"", b"")
 
     def on_close(self) -> None:
         if self._timer is not None:
@@ -409,10 +417,15 @@ class _ServerConnection(FrameProtocol):
 
     def _on_handshake(self, kind: int, body: bytes) -> None:
         key = self._server.key
-        if kind == HELLO_FRAME and len(body) == NONCE_BYTES and not self._nonce:
+        if kind == HELLO_FRAME and not self._nonce:
+            nonce, self._version = decode_hello(body)
+            if not self._server.versions.oldest <= self._version <= self._server.versions.newest:
+                # The row that it has read is that of another Pilotlight, which had this place before.
+                raise FrameError
             self._nonce = secrets.token_bytes(NONCE_BYTES)
-            self.reply(HANDSHAKE_NUMBER, CHALLENGE, b"", key.prove(b"server", body) + self._nonce)
-        elif kind == PROOF_FRAME and self._nonce and key.is_proof(body, b"client", self._nonce):
+            proof = key.prove(b"server", nonce, self._version)
+            self.reply(HANDSHAKE_NUMBER, CHALLENGE, b"", proof + self._nonce)
+        elif kind == PROOF_FRAME and key.is_proof(body, b"client", self._nonce, self._version):
             self.is_accepted = True
             self.reply(HANDSHAKE_NUMBER, ACCEPTED, b"", b"")
         else:

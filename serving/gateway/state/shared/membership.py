@@ -34,6 +34,7 @@ _MOST_DOCUMENT_BYTES = 1 << 17
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _MemoryBytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 _PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+_ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Load = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -43,7 +44,9 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `id` is that of its state folder. Others reach it at `host` and `port` (0: it takes no requests of
     others); a loopback host only from the same `machine`. `memory_bytes` are what nodes may take, `load` the
     share of memory or processors that is taken. `starting`: its pilots import frameworks yet. `owns_work`: it
-    does the work of all. `weight` and `owner_counts`: see `autoscaler.placement.members`.
+    does the work of all. `weight` and `owner_counts`: see `autoscaler.placement.members`. `protocols`: the
+    oldest and the newest version that it speaks, see `serving.gateway.proxy.peers.peer_protocol`. A field
+    that is added needs a default: servers of another Pilotlight read and write these rows too.
     """
 
     id: str
@@ -62,6 +65,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     draining: bool = False
     owns_work: bool = False
     owner_counts: Mapping[str, _PositiveInt] = {}
+    protocols: tuple[_ProtocolVersion, _ProtocolVersion] = (1, 1)
 
 
 class SeenServer(NamedTuple):

@@ -7,11 +7,13 @@ import statistics
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autoscaler.placement.ownership import choose_owners
 from serving.gateway.control.placement.server_placement import ServerPlacement
 from serving.gateway.proxy.peers.peer_client import PeerClient
+from serving.gateway.proxy.peers.peer_protocol import OWN_VERSIONS, ProtocolVersions
 from serving.names import VersionName
 from serving.resources import VersionState
 from tests.conftest import Report
@@ -144,6 +146,54 @@ def test_a_request_is_answered_here_when_the_owner_is_gone_or_full(
         await owner.stop()
         assert await other.call("POST", PREDICT, BODY) == ANSWER
         await until(lambda: len(placement_of(other)._members) == 1)
+
+    run(postgres.create_database(), tmp_path, main)
+
+
+def test_a_server_of_another_version_answers_by_itself(
+    postgres: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No request fails while one is upgraded, and rolled back to one that names no version."""
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        uid, owner, other = await create_version(model, a, b)
+        await put_to_sleep(uid, a, b)
+        over = asyncio.Event()
+
+        async def ask_on() -> int:
+            count = 0
+            while not over.is_set():
+                for member in (a, b):
+                    assert await member.call("POST", PREDICT, BODY) == ANSWER
+                    count += 1
+                await asyncio.sleep(0.01)
+            return count
+
+        def speak(versions: ProtocolVersions) -> None:
+            peers, placement = owner.gateway._peers, placement_of(owner)
+            assert peers is not None and peers._server is not None
+            peers._server.versions = versions
+            placement._own = msgspec.structs.replace(placement._own, protocols=versions)
+
+        asking = asyncio.create_task(ask_on())
+        hops = placement_of(other).hops
+        await until(lambda: hops["answered"])
+        speak(ProtocolVersions(OWN_VERSIONS.newest + 1, OWN_VERSIONS.newest + 2))
+        await until(lambda: not placement_of(a)._clients and not placement_of(b)._clients)
+        assert await other.call("POST", PREDICT, BODY) == ANSWER
+        listed = (await other.call("GET", "/servers"))["servers"]
+        assert sorted(str(one["reached"]) for one in listed) == ["False", "None"]
+        told = [one for one in caplog.messages if "of another Pilotlight" in one]
+        assert len(told) == 2  # each of the other, once
+
+        speak(ProtocolVersions(1, 1))
+        await until(lambda: is_joined(a) and is_joined(b))
+        assert (client_of(a).target.version, client_of(b).target.version) == (1, 1)
+        answered = hops["answered"]
+        await until(lambda: hops["answered"] > answered)
+        over.set()
+        assert await asking
 
     run(postgres.create_database(), tmp_path, main)
 

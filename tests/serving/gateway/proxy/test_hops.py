@@ -83,9 +83,10 @@ def test_what_lets_a_caller_in_stays_with_the_server_that_got_it(tmp_path: Path)
     ("answer", "outcome"),
     [
         (replying(DECLINED, headers=()), "declined"),
+        (replying(99, headers=()), "declined"),
         (lambda callback: callback.on_connection_lost(), "lost"),
     ],
-    ids=["declined", "lost"],
+    ids=["declined", "declined-in-a-later-version", "lost"],
 )
 def test_what_the_other_server_does_not_answer_is_answered_here(
     tmp_path: Path, answer: Callable[[ReplyCallback], None], outcome: str

@@ -12,7 +12,7 @@ from serving.gateway.control.placement.server_placement import (
     select_placed,
 )
 from serving.gateway.proxy.peers.peer_client import PeerClient
-from serving.gateway.proxy.peers.peer_protocol import PeerAddress
+from serving.gateway.proxy.peers.peer_protocol import PeerTarget
 from serving.gateway.state.shared.membership import Membership, SeenServer, ServerRecord
 
 
@@ -58,14 +58,17 @@ class Rows:
 class SilentClient:
     """A client of a server that never answers."""
 
-    is_connected = False
+    is_connected = is_closed = False
     attempts = 0
 
-    def __init__(self, address: PeerAddress) -> None:
-        self.address = address
+    def __init__(self, target: PeerTarget) -> None:
+        self.target = target
 
     def probe(self) -> None:
         self.attempts += 1
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class NoDemand:
@@ -80,18 +83,18 @@ class NoDemand:
 
 
 def place_among(
-    rows: Rows, connect: Callable[[PeerAddress, Callable[[], None]], SilentClient]
+    rows: Rows, connect: Callable[[PeerTarget, Callable[[], None]], SilentClient], **own: Any
 ) -> ServerPlacement:
     def ignore(_: Collection[str]) -> None:
         pass
 
     return ServerPlacement(
         cast(Membership, rows),
-        record("own"),
+        record("own", **own),
         NoDemand(),
         read_load=lambda: 0.0,
         owns_work=lambda: False,
-        connect=cast(Callable[[PeerAddress, Callable[[], None]], PeerClient], connect),
+        connect=cast(Callable[[PeerTarget, Callable[[], None]], PeerClient], connect),
         on_shares_changed=ignore,
         find_limit=lambda _: None,
     )
@@ -101,8 +104,8 @@ def test_rows_of_many_servers_that_do_not_answer_are_connected_to_in_turn() -> N
     """All at once stop this server for seconds."""
     clients: list[SilentClient] = []
 
-    def connect(address: PeerAddress, _: Callable[[], None]) -> SilentClient:
-        clients.append(SilentClient(address))
+    def connect(target: PeerTarget, _: Callable[[], None]) -> SilentClient:
+        clients.append(SilentClient(target))
         return clients[-1]
 
     def count_attempts() -> int:
@@ -115,10 +118,35 @@ def test_rows_of_many_servers_that_do_not_answer_are_connected_to_in_turn() -> N
         assert count_attempts() == MOST_CONNECTS
         rows.records.append(record("new"))
         await placement.renew()
-        assert clients[-1].address.id == "new"
+        assert clients[-1].target.address.id == "new"
         for _ in range(2):
             await placement._probe()
         assert count_attempts() == 4 * MOST_CONNECTS
         assert all(client.attempts for client in clients)
+
+    asyncio.run(main())
+
+
+def test_servers_of_other_versions_are_connected_to_by_what_both_speak() -> None:
+    """And not where that is nothing: then each answers by itself."""
+    clients: list[SilentClient] = []
+
+    def connect(target: PeerTarget, _: Callable[[], None]) -> SilentClient:
+        clients.append(SilentClient(target))
+        return clients[-1]
+
+    def describe_clients() -> dict[str, int]:
+        return {client.target.address.id: client.target.version for client in clients if not client.is_closed}
+
+    async def main() -> None:
+        spoken = {"older": (1, 2), "newer": (3, 5), "much older": (1, 1), "much newer": (4, 5)}
+        rows = Rows(record("unsaid"), *(record(one, protocols=spoken[one]) for one in spoken))
+        placement = place_among(rows, connect, protocols=(2, 3))
+        await placement.renew()
+        assert describe_clients() == {"older": 2, "newer": 3}
+
+        rows.records = [record("older", protocols=(2, 3)), record("newer", protocols=(4, 5))]
+        await placement.renew()
+        assert describe_clients() == {"older": 3}
 
     asyncio.run(main())

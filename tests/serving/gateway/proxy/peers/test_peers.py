@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,10 +24,14 @@ from serving.gateway.proxy.peers.peer_protocol import (
     ANSWER_SECONDS,
     DECLINED,
     HELLO_FRAME,
+    OWN_VERSIONS,
+    PROOF_FRAME,
     ForwardedHead,
     HandshakeKey,
     PeerAddress,
+    PeerTarget,
     PeerTls,
+    ProtocolVersions,
     encode_head,
 )
 from serving.gateway.proxy.peers.peer_server import ForwardedCall, PeerServer, QuestionHandler
@@ -34,7 +39,7 @@ from serving.gateway.proxy.route import PredictionRoute, parse_route
 from serving.gateway.request_context import get_caller
 from serving.protocols import Dialect
 from serving.protocols.errors import GRPC_STATUS
-from serving.transport.framing import MAX_PREFIX_BYTES, PREDICT_FRAME, REQUEST_HEADER
+from serving.transport.framing import MAX_PREFIX_BYTES, PREDICT_FRAME, REQUEST_HEADER, RESPONSE_HEADER
 from serving.transport.http_server import listen_tcp
 from tests.bounds import HANG_SECONDS
 from tests.certificates import write_certificate
@@ -89,10 +94,13 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     limit: int = 1 << 20,
     answer: QuestionHandler = decline_question,
+    versions: ProtocolVersions = OWN_VERSIONS,
 ) -> AsyncIterator[tuple[PeerServer, int]]:
     listener = listen_tcp("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = PeerServer(handler, answer, HandshakeKey(SECRET, address_of(port)), tls, limit)
+    server = PeerServer(
+        handler, answer, HandshakeKey(SECRET, address_of(port)), tls, limit, versions=versions
+    )
     server.start(listener)
     try:
         yield server, port
@@ -105,10 +113,14 @@ def address_of(port: int, server: str = "b") -> PeerAddress:
 
 
 def make_client(
-    port: int, secret: bytes = SECRET, tls: ssl.SSLContext | None = None, server: str = "b"
+    port: int,
+    secret: bytes = SECRET,
+    tls: ssl.SSLContext | None = None,
+    server: str = "b",
+    version: int = OWN_VERSIONS.newest,
 ) -> PeerClient:
     limits = ReceiveLimits(1 << 20, ReceiveBudget(1 << 20))
-    return PeerClient(address_of(port, server), secret, tls, limits, ignore)
+    return PeerClient(PeerTarget(address_of(port, server), version), secret, tls, limits, ignore)
 
 
 async def connect(client: PeerClient) -> bool:
@@ -208,6 +220,70 @@ def test_only_servers_of_the_database_are_let_in() -> None:
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("versions", "version", "is_let_in"),
+    [((1, 1), 1, True), ((1, 2), 1, True), ((2, 4), 3, True), ((1, 2), 3, False), ((2, 4), 1, False)],
+)
+def test_a_server_speaks_its_versions_of_the_protocol_and_no_other(
+    versions: tuple[int, int], version: int, is_let_in: bool
+) -> None:
+    """The client has read an older row where it speaks another one."""
+
+    async def main() -> None:
+        spoken = ProtocolVersions(*versions)
+        async with serving(lambda call: call.respond(200, b""), versions=spoken) as (_, port):
+            client = make_client(port, version=version)
+            assert await connect(client) is is_let_in
+            if is_let_in:
+                assert (await send(client).reply()).status == 200
+            client.close()
+
+    run(main)
+
+
+def test_a_server_from_before_versions_is_let_in() -> None:
+    """As these bytes were then, a server and a client at a time."""
+    nonce = b"n" * 32
+
+    def prove(role: bytes, port: int, for_nonce: bytes) -> bytes:
+        return hmac.digest(SECRET, role + b" " + for_nonce + b' ["b","127.0.0.1",%d]' % port, "sha256")
+
+    async def main() -> None:
+        async with serving(lambda call: call.respond(200, b"")) as (server, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(REQUEST_HEADER.pack(HELLO_FRAME, 0, 0, 0, 0.0, 0, 32) + nonce)
+            challenge = (await reader.readexactly(RESPONSE_HEADER.size + 64))[RESPONSE_HEADER.size :]
+            assert challenge[:32] == prove(b"server", port, nonce)
+            proof = prove(b"client", port, challenge[32:])
+            writer.write(REQUEST_HEADER.pack(PROOF_FRAME, 0, 0, 0, 0.0, 0, 32) + proof)
+            await reader.readexactly(RESPONSE_HEADER.size)
+            assert [connection.is_accepted for connection in server.connections] == [True]
+            writer.close()
+
+    run(main)
+
+
+def test_what_a_later_version_sends_is_left_to_it() -> None:
+    """The connection, and other requests on it, go on."""
+
+    async def main() -> None:
+        async with serving(lambda call: call.respond(200, b"")) as (_, port):
+            client = make_client(port)
+            assert await connect(client)
+            unreadable, unknown = Waiting(), Waiting()
+            client.send(unreadable, b"no head", b"body", 1.0)
+            assert client._connection is not None
+            client._connection.callbacks[1000] = unknown
+            client._connection.send(1000, REQUEST_HEADER.pack(200, 0, 1000, 0, 1.0, 0, 0))
+            foreign = send(client, head=msgspec.structs.replace(HEAD, dialect="spoken-later"))
+            for one in (unreadable, unknown, foreign):
+                assert (await one.reply()).status == DECLINED
+            assert (await send(client).reply()).status == 200
+            client.close()
+
+    run(main)
+
+
 def test_who_hands_proofs_on_is_let_in_nowhere() -> None:
     """A stranger has a dead server's port, and a living server of the database answer for it."""
 
@@ -243,7 +319,9 @@ def test_who_hands_proofs_on_is_let_in_nowhere() -> None:
 def test_a_host_that_is_no_name_is_as_one_that_does_not_answer(host: str) -> None:
     async def main() -> None:
         limits = ReceiveLimits(1 << 20, ReceiveBudget(1 << 20))
-        assert not await connect(PeerClient(PeerAddress("b", host, 1), SECRET, None, limits, ignore))
+        assert not await connect(
+            PeerClient(PeerTarget(PeerAddress("b", host, 1), 1), SECRET, None, limits, ignore)
+        )
 
     run(main)
 

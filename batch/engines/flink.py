@@ -38,7 +38,7 @@ _LOST_WORKER = (
     "LocalTransportException",
     "PartitionConnectionException",
     "PartitionNotFoundException",
-    "SDK harness",
+    "SDK harness closed connection",
     "SdkHarness",
     "UNAVAILABLE: Network closed",
     "call already cancelled",

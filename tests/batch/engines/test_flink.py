@@ -127,6 +127,17 @@ def test_a_restart_is_told_with_its_reason(peer: FlinkPeer) -> None:
     assert not engine(peer).is_worker_lost("java.lang.IllegalArgumentException: no such option")
 
 
+def test_an_error_in_a_worker_is_no_loss_of_it(peer: FlinkPeer) -> None:
+    """As Beam's job server 2.62 puts either: what Python raises, it raises on other workers too."""
+    raised = (
+        "java.lang.RuntimeException: Error received from SDK harness for instruction 5: Traceback (most "
+        "recent call last):\nModuleNotFoundError: No module named 'mine'"
+    )
+
+    assert engine(peer).is_worker_lost("java.lang.IllegalStateException: SDK harness closed connection")
+    assert not engine(peer).is_worker_lost(raised)
+
+
 def test_nothing_is_said_without_trouble(peer: FlinkPeer) -> None:
     """Before the job has arrived, while it runs, after its end; without Flink there is something to say."""
     assert engine(peer).find_trouble() == ""

@@ -15,10 +15,11 @@ _PYTHON_TRACE = "Traceback (most recent call last):"
 _FAILED_IN_STATE = re.compile(r"^Pipeline \S+ failed in state \w+: ")
 # Characters of a cause that are shown: some exceptions have a whole plan or trace as their message.
 _LONGEST = 1000
-# Java's words for two sides that were compiled with different versions of a class.
+# Java's words for two sides that were compiled with different versions of a class, or of which one has none.
 _CONFLICT = re.compile(
     r"InvalidClassException: org\.apache\.(?P<engine>flink|spark|beam)\.[^;\n]*; local class incompatible"
-    r"|(NoSuchMethodError|NoClassDefFoundError): .*?org[./]apache[./](?P<other>flink|spark)"
+    r"|(NoSuchMethodError|NoClassDefFoundError|ClassNotFoundException): "
+    r".*?org[./]apache[./](?P<other>flink|spark)[\w./$]*"
 )
 
 # Spark's words, of a job server that has not ended its last job yet too.

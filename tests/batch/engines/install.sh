@@ -3,6 +3,7 @@
 # test_clusters.py needs: . FOLDER/variables. Needs Java 17, Maven, Go and Python. What is there already is kept.
 set -eu
 FLINK=1.19.3
+OTHER_FLINK=1.20.5
 SPARK=3.5.5
 OTHER_SPARK=3.5.0
 PRISM=2.77.0
@@ -34,6 +35,7 @@ build_job_server() {
 }
 
 fetch_engine "apache-flink-libraries-$FLINK" apache-flink-libraries "$FLINK"
+fetch_engine "apache_flink_libraries-$OTHER_FLINK" apache-flink-libraries "$OTHER_FLINK"
 fetch_engine "pyspark-$SPARK" pyspark "$SPARK"
 rm -rf pip
 build_job_server job-server-flink.jar flink "$SPARK"
@@ -43,6 +45,7 @@ build_job_server job-server-other-spark.jar spark "$OTHER_SPARK"
 
 cat > variables <<END
 export TESTS_FLINK=$PWD/apache-flink-libraries-$FLINK/deps/lib
+export TESTS_OTHER_FLINK=$PWD/apache_flink_libraries-$OTHER_FLINK/deps/lib
 export TESTS_FLINK_JOB_SERVER=$PWD/job-server-flink.jar
 export TESTS_SPARK=$PWD/pyspark-$SPARK/deps
 export TESTS_SPARK_JOB_SERVER=$PWD/job-server-spark.jar

@@ -212,6 +212,11 @@ class RealEngine:
     def runner(self) -> str:
         return f"{self.name}Runner"
 
+    def add_workers(self) -> None:
+        for number in range(WORKERS):
+            self.cluster.add_worker(f"worker-{number}")
+        until(self.is_free, "two workers")
+
     def is_free(self) -> bool:
         return self.cluster.is_free(WORKERS)
 
@@ -220,10 +225,14 @@ class RealEngine:
 
 
 @contextmanager
-def running_flink(folder: Path) -> Iterator[RealEngine]:
-    """A JobManager and two TaskManagers of one slot, which ends a job that has lost one."""
-    jar = path_from("TESTS_FLINK_JOB_SERVER")
-    cluster = FlinkCluster(path_from("TESTS_FLINK"), folder)
+def running_flink(
+    folder: Path, libraries: str = "TESTS_FLINK", server: str = "TESTS_FLINK_JOB_SERVER"
+) -> Iterator[RealEngine]:
+    """A JobManager and two TaskManagers of one slot, which ends a job that has lost one. The variables name
+    its jars and those of its job server.
+    """
+    jar = path_from(server)
+    cluster = FlinkCluster(path_from(libraries), folder)
     try:
         with job_server(jar, folder / "server", f"--flink-master={cluster.address}") as address:
             options = f"--flink_master={cluster.address} --job_endpoint={address}"
@@ -233,10 +242,12 @@ def running_flink(folder: Path) -> Iterator[RealEngine]:
 
 
 @contextmanager
-def running_spark(folder: Path) -> Iterator[RealEngine]:
-    """A master and two workers of one core."""
-    jar = path_from("TESTS_SPARK_JOB_SERVER")
-    cluster = SparkCluster(path_from("TESTS_SPARK"), folder)
+def running_spark(
+    folder: Path, home: str = "TESTS_SPARK", server: str = "TESTS_SPARK_JOB_SERVER"
+) -> Iterator[RealEngine]:
+    """A master and two workers of one core. The variables name its folder and the jar of its job server."""
+    jar = path_from(server)
+    cluster = SparkCluster(path_from(home), folder)
     try:
         with job_server(jar, folder / "server", f"--spark-master-url={cluster.address}") as address:
             options = (
@@ -254,9 +265,7 @@ ENGINES = {"Flink": running_flink, "Spark": running_spark}
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
     with ENGINES[request.param](tmp_path_factory.mktemp(request.param)) as found:
-        for number in range(WORKERS):
-            found.cluster.add_worker(f"worker-{number}")
-        until(found.is_free, "two workers")
+        found.add_workers()
         yield found
 
 
@@ -458,26 +467,27 @@ def test_a_job_waits_for_a_place_and_says_so(
     report(f"{engine.name}, told after {seconds:.0f} s: {told}")
 
 
-def test_another_version_of_spark_is_told(given: Input, tmp_path: Path, report: Report) -> None:
+@pytest.mark.parametrize(
+    ("name", "cluster", "server"),
+    [
+        ("Flink", "TESTS_OTHER_FLINK", "TESTS_FLINK_JOB_SERVER"),
+        ("Spark", "TESTS_SPARK", "TESTS_SPARK_OTHER_JOB_SERVER"),
+    ],
+    ids=["Flink", "Spark"],
+)
+def test_another_version_of_the_engine_is_told(
+    given: Input, tmp_path: Path, report: Report, name: str, cluster: str, server: str
+) -> None:
     """The job server was built for another one than that of the cluster."""
-    jar = path_from("TESTS_SPARK_OTHER_JOB_SERVER")
-    cluster = SparkCluster(path_from("TESTS_SPARK"), tmp_path / "spark")
-    try:
-        cluster.add_worker("worker-0")
-        with job_server(jar, tmp_path / "server", f"--spark-master-url={cluster.address}") as address:
-            until(lambda: cluster.is_free(1), "a worker")
-            options = (
-                f"--spark_master_url={cluster.address} --spark_master_webui={cluster.web} "
-                f"--job_endpoint={address} {environment('PROCESS', tmp_path)}"
-            )
-            with batch(given, tmp_path / "out", "SparkRunner", options) as job:
-                told = "The job server and the cluster have different versions of Spark"
-                until(lambda: told in job.said, told, seconds=TOLD_WITHIN)
-                seconds = time.monotonic() - job.begun
-                job.wait(1)
-    finally:
-        cluster.close()
-    report(f"Spark, told after {seconds:.0f} s: {told}")
+    with ENGINES[name](tmp_path / name, cluster, server) as engine:
+        engine.add_workers()
+        options = f"{engine.options} {environment('PROCESS', tmp_path)}"
+        with batch(given, tmp_path / "out", engine.runner, options) as job:
+            told = f"The job server and the cluster have different versions of {name}"
+            until(lambda: told in job.said, told, seconds=TOLD_WITHIN)
+            seconds = time.monotonic() - job.begun
+            job.wait(1)
+    report(f"{name}, told after {seconds:.0f} s: {told}")
 
 
 def test_prism_gives_the_same_bytes(given: Input, tmp_path: Path, report: Report) -> None:

@@ -57,7 +57,7 @@ def test_the_sentence_of_the_root(trace: str, expected: str) -> None:
     assert find_root_cause(trace) == expected
 
 
-def test_versions_that_do_not_match_are_named() -> None:
+def test_versions_of_spark_that_do_not_match_are_named() -> None:
     """As Spark 3.5.5 answers a job server with 3.5.0."""
     trace = (
         "java.io.InvalidClassException: org.apache.spark.scheduler.Task; local class incompatible: stream "
@@ -69,6 +69,22 @@ def test_versions_that_do_not_match_are_named() -> None:
         "org.apache.spark.scheduler.Task; local class incompatible). "
     )
     assert find_version_conflict(NESTED) == find_version_conflict(FLAT) == ""
+
+
+def test_versions_of_flink_that_do_not_match_are_named() -> None:
+    """As Flink 1.20.5 answers a job server for 1.19."""
+    trace = (
+        "org.apache.flink.runtime.rest.util.RestClientException: "
+        "[org.apache.flink.runtime.rest.handler.RestHandlerException: Failed to deserialize JobGraph.\n"
+        "\tat org.apache.flink.runtime.rest.handler.job.JobSubmitHandler.load(JobSubmitHandler.java:145)\n"
+        "Caused by: java.lang.ClassNotFoundException: org.apache.flink.runtime.jobgraph.RestoreMode\n"
+        "\tat java.base/java.lang.ClassLoader.loadClass(ClassLoader.java:525)\n\t... 7 more\n]"
+    )
+
+    assert find_version_conflict(trace).startswith(
+        "The job server and the cluster have different versions of Flink (ClassNotFoundException: "
+        "org.apache.flink.runtime.jobgraph.RestoreMode). "
+    )
 
 
 def test_a_job_server_that_has_a_job_is_named() -> None:

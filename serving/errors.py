@@ -8,7 +8,8 @@
     │   └── UnsupportedEncoding  415
     ├── NotFound                 404   ├── AlreadyExists        409
     ├── MethodNotAllowed         405   ├── ResourceExhausted    429
-    │                                  │   └── LimitReached     429
+    │                                  │   ├── LimitReached     429
+    │                                  │   └── QueueFull        429
     ├── Cancelled                499   ├── Internal             500
     ├── Unimplemented            501   ├── Unavailable          503
     ├── DeadlineExceeded         504   │   └── ResourceShortage 503
@@ -182,6 +183,10 @@ class LimitReached(ResourceExhausted):
     def __init__(self, message: str, *, setting: str, retry_after: float) -> None:
         super().__init__(message, retry_after=retry_after)
         self.setting = setting
+
+
+class QueueFull(ResourceExhausted):
+    """This server holds as many requests as it may: nothing was done for this one."""
 
 
 class Cancelled(ServingError):

@@ -22,7 +22,7 @@ from serving.errors import (
     FailedPrecondition,
     Internal,
     NotFound,
-    ResourceExhausted,
+    QueueFull,
     ServingError,
     http_status,
 )
@@ -176,9 +176,9 @@ class PredictionProxy:
             proxied.fail()
 
     def reserve_bytes(self, size: int) -> None:
-        """Count bytes of a body against `queue_bytes`. Raises ResourceExhausted."""
+        """Count bytes of a body against `queue_bytes`. Raises QueueFull."""
         if self.held_bytes and self.held_bytes + size > self.queue_bytes:
-            raise ResourceExhausted(
+            raise QueueFull(
                 f"Too many bytes of bodies wait or are in nodes (setting queue_bytes = {self.queue_bytes}).",
                 retry_after=1,
             )
@@ -265,7 +265,9 @@ class ProxiedRequest:
     losses = deaths = 0
     needs_refresh = False
     _is_refreshed = False
-    is_forwarded = False  # another server has passed it on, after its own checks
+    _decline: Callable[[], None] | None = (
+        None  # of one that another server has passed on, after its own checks
+    )
     _hop: Hop | None = None
     _trace: RequestTrace | None = None
     _admitted_target: RouteTarget | None = None
@@ -333,9 +335,9 @@ class ProxiedRequest:
         self.needs_refresh, self._is_refreshed = False, True
         self.admit()
 
-    def admit_forwarded(self, target: RouteTarget) -> None:
-        """Take a request that another server has checked."""
-        self.is_forwarded = True
+    def admit_forwarded(self, target: RouteTarget, decline: Callable[[], None]) -> None:
+        """Take a request that another server has checked; `decline` leaves it to that one."""
+        self._decline = decline
         self._admitted_target = target
 
     def dispatch(self) -> None:
@@ -353,11 +355,11 @@ class ProxiedRequest:
         self.timeout = timeout = longest if given is None else min(parse_timeout(given), longest)
         self.deadline = asyncio.get_running_loop().time() + timeout
         target = self.find_target()  # again: it may have been deleted while the body was received
-        if proxy.limits is not None and not self.is_forwarded:
+        if proxy.limits is not None and self._decline is None:
             proxy.limits.acquire(target)
             self._limited_target = target
         peers = proxy.peers
-        if peers is not None and not self.is_forwarded:
+        if peers is not None and self._decline is None:
             peer = peers.find_peer(target.spec.key)
             if peer is not None and self._begin_hop(peer, peers):
                 return
@@ -555,9 +557,17 @@ class ProxiedRequest:
             logger.exception("a reply could not be counted or logged")
 
     def refuse(self, error: ServingError) -> None:
-        """Respond with an error, unless the client has gone. Raises nothing."""
+        """Respond with an error, unless the client has gone. Raises nothing.
+
+        A request of another server that finds this one full is left to that server, which may have room.
+        """
         proxy, target = self._proxy, self._admitted_target
         self._release_limits()
+        if self._decline is not None and isinstance(error, QueueFull):
+            self._decline()
+            if self._trace is not None:
+                self._trace.end(http_status(error), version="" if target is None else str(target.name))
+            return
         self._client_request.respond_error(error, ((REQUEST_ID, self._request_id),))
         try:
             if self._trace is not None:

@@ -20,7 +20,7 @@ from serving.errors import (
     DeadlineExceeded,
     ModelFailed,
     NotFound,
-    ResourceExhausted,
+    QueueFull,
     ServingError,
     Unavailable,
     find_shortage,
@@ -216,7 +216,7 @@ def translate_scaling_errors(target: RouteTarget) -> Iterator[None]:
     try:
         yield
     except QueueFullError as error:
-        raise ResourceExhausted(
+        raise QueueFull(
             f"Too many requests wait for {target.name} (setting {error.setting} = {error.limit}).",
             retry_after=1,
         ) from error

@@ -12,7 +12,8 @@ from serving.gateway.proxy.timeouts import drop_tracebacks
 def answer_forwarded(proxy: PredictionProxy, call: ForwardedCall) -> None:
     """Answer a call by a node of this server, or decline it.
 
-    It is declined where this server does not know the version yet, or any more, or has no room for it.
+    It is declined where this server does not know the version yet, or any more, or has no room for it: it may
+    find that out while the call waits for a node.
     """
     route = parse_route(call.head, proxy.default_project)
     try:
@@ -30,7 +31,7 @@ def answer_forwarded(proxy: PredictionProxy, call: ForwardedCall) -> None:
         call.decline()
         return
     request = call.state = ProxiedRequest(proxy, call, route)
-    request.admit_forwarded(target)
+    request.admit_forwarded(target, call.decline)
     try:
         request.dispatch()
     except ServingError as error:

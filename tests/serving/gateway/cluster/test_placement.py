@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,11 @@ async def create_version(model: Path, a: Member, b: Member, **version: object) -
     (first,) = choose_owners(uid, placement_of(a)._members)
     owner, other = (a, b) if placement_of(a)._own.id == first.id else (b, a)
     return uid, owner, other
+
+
+def count_answers(member: Member, uid: str) -> Counter[int]:
+    """By their status."""
+    return Counter(member.gateway._prediction_stats.get_or_create(uid).statuses)
 
 
 async def put_to_sleep(uid: str, *members: Member) -> None:
@@ -124,6 +130,21 @@ def test_a_request_is_answered_here_when_the_owner_is_gone_or_full(
         monkeypatch.undo()
         assert await other.call("POST", PREDICT, BODY) == ANSWER
         assert placement_of(other).hops["answered"] == 1
+
+        # It holds as many bytes of bodies as it may, in nodes and in the queue for one.
+        activator, proxy = owner.gateway._activator, owner.gateway._prediction_proxy
+        for place, name, value in (
+            (proxy, "held_bytes", proxy.queue_bytes), (activator, "_waiting_bytes", activator._queue_bytes)
+        ):  # fmt: skip
+            await put_to_sleep(uid, owner)
+            declined, counted = placement_of(other).hops["declined"], count_answers(owner, uid)
+            monkeypatch.setattr(place, name, value)
+            assert await other.call("POST", PREDICT, BODY) == ANSWER
+            assert placement_of(other).hops["declined"] == declined + 1
+            # And a client of its own is told so.
+            assert (await owner.send("POST", PREDICT, BODY)).status_code == 429
+            monkeypatch.undo()
+            assert count_answers(owner, uid) - counted == {429: 1}
 
         # The owner itself is full: the other answers for it, in one hop.
         await put_to_sleep(uid, a, b)

@@ -485,7 +485,9 @@ class Gateway:
         from serving.gateway.console.app import ConsoleApp  # noqa: PLC0415  not before the first visit
         from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck  # noqa: PLC0415
         from serving.gateway.console.services import ConsoleServices  # noqa: PLC0415
+        from serving.gateway.console.sessions import LocalSessions, SharedSessions  # noqa: PLC0415
 
+        rows = None if self._sharing is None else self._sharing.console_sessions
         return ConsoleApp(
             ConsoleServices(
                 config=self._config,
@@ -493,6 +495,7 @@ class Gateway:
                 api=self._in_process_api,
                 access=self._access,
                 audit=self._audit,
+                sessions=LocalSessions() if rows is None else SharedSessions(rows),
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
                 history=self._history,

@@ -59,6 +59,7 @@ class StateSharing:
         self.own_server: JobServer | None = None
         self.scaler: ServerScaler | None = None  # where servers know each other
         self._log_copies: LogCopies | None = None
+        self.console_sessions = store.console_sessions
 
     def create_version_sharing(
         self, config: ServeConfig, environment: Mapping[str, str], find_awake: Callable[[], Collection[str]]

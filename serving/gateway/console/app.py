@@ -43,7 +43,6 @@ from serving.gateway.console.rendering import ROOT, PageRenderer, SharedPartResp
 from serving.gateway.console.services import ConsoleServices
 from serving.gateway.console.sessions import (
     SESSION_SECONDS,
-    SessionStore,
     is_anti_forgery_token,
     is_visitor,
     new_visitor,
@@ -95,7 +94,7 @@ class ConsoleApp:
         self._services = services
         self._static = StaticFiles()
         self._renderer = PageRenderer(self._static.prefix)
-        self._sessions = SessionStore()
+        self._sessions = services.sessions
         routes = [route for module in PAGES for route in module.ROUTES]
         sign_in = SignInPages(self._sessions, services.access, services.audit)
         self._router = Router(
@@ -116,7 +115,7 @@ class ConsoleApp:
 
     def _make_endpoint(self, route: PageRoute) -> Endpoint:
         async def answer(request: Request) -> Response:
-            visit = self._open_visit(request)
+            visit = await self._open_visit(request)
             try:
                 response = await self._answer_page(route, visit)
             except Unauthenticated as error:
@@ -139,11 +138,14 @@ class ConsoleApp:
             await _check_anti_forgery_token(visit)
         return await route.answer(visit)
 
-    def _open_visit(self, request: Request) -> Visit:
+    async def _open_visit(self, request: Request) -> Visit:
         cookie = request.cookies.get(_cookie_name(request), "")
         visitor = cookie if is_visitor(cookie) else new_visitor()
         notice = unquote(request.cookies.get(NOTICE_COOKIE, ""))
-        return Visit(self._services, request, visitor, session=self._sessions.find(visitor), notice=notice)
+        # Without access control there are none, and with a new id neither.
+        has_session = self._services.access is not None and visitor == cookie
+        session = await self._sessions.find(visitor) if has_session else None
+        return Visit(self._services, request, visitor, session=session, notice=notice)
 
     def _authenticate(self, visit: Visit) -> Caller:
         """Raises Unauthenticated without a session, or if its token is no longer valid."""
@@ -195,7 +197,7 @@ class ConsoleApp:
             return Response(error.message, 404, media_type="text/plain", headers=_HEADERS)
 
     async def _answer_unknown_path(self, request: Request) -> Response:
-        visit = self._open_visit(request)
+        visit = await self._open_visit(request)
         with contextlib.suppress(Unauthenticated):
             visit.caller = self._authenticate(visit)
         known = [

@@ -10,6 +10,7 @@ from serving.gateway.access.access_control import AccessControl
 from serving.gateway.api.in_process import InProcessApi
 from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck
+from serving.gateway.console.sessions import SessionStore
 from serving.gateway.control.file_check import FileFindings, InputChecker
 from serving.gateway.control.status import ClusterStatus, Readiness
 from serving.gateway.observability.history_recorder import HistoryRecorder
@@ -34,6 +35,7 @@ class ConsoleServices:
     api: InProcessApi
     access: AccessControl | None
     audit: AuditLog
+    sessions: SessionStore
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
     history: HistoryRecorder

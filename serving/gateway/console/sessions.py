@@ -3,10 +3,14 @@
 A visitor has a cookie with a random id. Signing in gives it a new one, for which the server knows the token.
 The anti-forgery token follows from the id, which pages of other origins cannot read. The server remembers
 nothing for it, so an open page can still be used after a restart of a server without access control.
+
+Where several servers share a database, a session is a row there: a load balancer may send each request to
+another server. The row is of no use to who has no cookie.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -14,23 +18,36 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Protocol
+
+from serving.errors import Unavailable
+from serving.gateway.thread_pool import ThreadPool
 
 SESSION_SECONDS: Final = 8 * 3600.0
 _MAX_SESSIONS: Final = 1000
+# A page waits no longer for the database.
+_ASK_SECONDS: Final = 5.0
 _VISITOR_FORMAT = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A visitor who has signed in with `token`; it ends at `expires` on the store's clock."""
+class Session(NamedTuple):
+    """A visitor who has signed in with `token`."""
 
     token: str
-    expires: float
 
 
-class SessionStore:
+class SessionStore(Protocol):
+    """The sessions of visitors, by their ids. Calls raise Unavailable."""
+
+    async def open(self, token: str) -> str:
+        """Begin a session; returns the id of its visitor."""
+
+    async def find(self, visitor: str) -> Session | None: ...
+
+    async def close(self, visitor: str) -> None: ...
+
+
+class LocalSessions:
     """The sessions of one server process. The one that began first ends when there are too many."""
 
     def __init__(
@@ -43,25 +60,92 @@ class SessionStore:
         self._clock = clock
         self._seconds = seconds
         self._most = most
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[Session, float]] = OrderedDict()  # and when they end
 
-    def open(self, token: str) -> str:
-        """Begin a session; returns the id of its visitor."""
+    async def open(self, token: str) -> str:
         visitor = new_visitor()
-        self._sessions[visitor] = Session(token, self._clock() + self._seconds)
-        while len(self._sessions) > self._most:
-            self._sessions.popitem(last=False)
+        self.keep(visitor, Session(token))
         return visitor
 
-    def find(self, visitor: str) -> Session | None:
-        session = self._sessions.get(visitor)
-        if session is not None and session.expires <= self._clock():
-            self.close(visitor)
+    async def find(self, visitor: str) -> Session | None:
+        return self.recall(visitor)
+
+    async def close(self, visitor: str) -> None:
+        self.forget(visitor)
+
+    def keep(self, visitor: str, session: Session) -> None:
+        self._sessions[visitor] = session, self._clock() + self._seconds
+        while len(self._sessions) > self._most:
+            self._sessions.popitem(last=False)
+
+    def recall(self, visitor: str) -> Session | None:
+        session, ends_at = self._sessions.get(visitor, (None, 0.0))
+        if session is not None and ends_at <= self._clock():
+            self.forget(visitor)
             return None
         return session
 
-    def close(self, visitor: str) -> None:
+    def forget(self, visitor: str) -> None:
         self._sessions.pop(visitor, None)
+
+
+class SessionTable(Protocol):
+    """See `serving.gateway.state.shared.session_rows.SessionRows`. All calls block, and raise Unavailable."""
+
+    def add(self, session: str, token: bytes, seconds: float, most: int) -> None: ...
+
+    def find_token(self, session: str, seconds: float) -> bytes | None: ...
+
+    def remove(self, session: str) -> None: ...
+
+
+class SharedSessions:
+    """The sessions of all servers of a database, which is asked for each page.
+
+    While it cannot be asked, sessions go on that this server has seen. One begins or ends in the database or
+    not at all: who signs out has to know whether that holds everywhere.
+    """
+
+    def __init__(self, table: SessionTable) -> None:
+        self._table = table
+        self._thread = ThreadPool("console sessions", 1)
+        self._seen = LocalSessions()
+
+    async def open(self, token: str) -> str:
+        visitor = new_visitor()
+        sealed = _seal(visitor, token.encode())
+        await self._thread.run(self._table.add, _name_row(visitor), sealed, SESSION_SECONDS, _MAX_SESSIONS)
+        return visitor
+
+    async def find(self, visitor: str) -> Session | None:
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                sealed = await self._thread.run(self._table.find_token, _name_row(visitor), SESSION_SECONDS)
+        except (Unavailable, TimeoutError):
+            return self._seen.recall(visitor)
+        if sealed is None:
+            self._seen.forget(visitor)
+            return None
+        session = Session(_seal(visitor, sealed).decode(errors="replace"))
+        self._seen.keep(visitor, session)
+        return session
+
+    async def close(self, visitor: str) -> None:
+        await self._thread.run(self._table.remove, _name_row(visitor))
+        self._seen.forget(visitor)
+
+
+def _name_row(visitor: str) -> str:
+    return hashlib.sha256(visitor.encode()).hexdigest()
+
+
+def _seal(visitor: str, text: bytes) -> bytes:
+    """Encrypt a token with the visitor's id, or decrypt it.
+
+    The id is as random as a key, and is used for one token only: that makes a one-time pad.
+    """
+    pad = hashlib.shake_256(b"pilotlight session token " + visitor.encode()).digest(len(text))
+    return bytes(one ^ other for one, other in zip(text, pad, strict=True))
 
 
 def new_visitor() -> str:

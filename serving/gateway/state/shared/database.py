@@ -1,7 +1,8 @@
 """The database of several servers: its address, its tables, and what its errors mean.
 
 Beside the tables of documents that a state file has too, there is one row that all changes lock (`HEAD`), the
-last changes one by one (`CHANGES`), who may work (`LEASES`), and the servers themselves (`SERVERS`).
+last changes one by one (`CHANGES`), who may work (`LEASES`), the servers themselves (`SERVERS`), and who
+has signed in to the console (`CONSOLE_SESSIONS`).
 """
 
 from __future__ import annotations
@@ -64,6 +65,15 @@ PEER_SECRET = sa.Table(
     _METADATA,
     sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("secret", sa.LargeBinary, nullable=False),
+)
+
+# Who has the database cannot sign in with it: `id` is the hash of a cookie, with which `token` is sealed.
+CONSOLE_SESSIONS = sa.Table(
+    "console_sessions",
+    _METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("token", sa.LargeBinary, nullable=False),
+    sa.Column("ends_at", sa.DateTime(timezone=True), nullable=False),
 )
 
 _DRIVER = "postgresql+psycopg"

@@ -32,6 +32,7 @@ from serving.gateway.state.shared.database import (
 )
 from serving.gateway.state.shared.membership import Membership
 from serving.gateway.state.shared.record_changes import MissedChanges, RecordChange, decode_record
+from serving.gateway.state.shared.session_rows import SessionRows
 from serving.gateway.state.shared.work_lease import WORK_LEASE, WorkLease
 from serving.gateway.state.store import Changes, build_state
 
@@ -72,6 +73,7 @@ class PostgresStore:
         self._connection: sa.Connection | None = None  # of the commit that holds the lock
         self.lease = WorkLease(self._engine, self.address)
         self.membership = Membership(self._engine, self.address)
+        self.console_sessions = SessionRows(self._engine, self.address)
 
     def load(self) -> CatalogState:
         return self.read_whole()[0]

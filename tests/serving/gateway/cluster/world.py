@@ -14,6 +14,7 @@ import joblib
 from sklearn.tree import DecisionTreeRegressor
 
 from serving.config import ServeConfig
+from serving.gateway.access.token_store import TokenStore
 from serving.gateway.app import Gateway
 from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.control.deployment import NODE_ENTRY
@@ -39,8 +40,17 @@ SILENCE_SECONDS = 3.0
 class Member:
     """A gateway of several, and a client of it."""
 
-    def __init__(self, address: str, folder: Path, timing: LeaseTiming, **settings: Any) -> None:
+    def __init__(
+        self,
+        address: str,
+        folder: Path,
+        timing: LeaseTiming,
+        *,
+        has_access: bool = False,
+        **settings: Any,
+    ) -> None:
         self.folder = folder
+        self._tokens = TokenStore(address) if has_access else None
         self.store = PostgresStore(address, SILENCE_SECONDS)
         self.sharing = StateSharing(self.store, timing)
         self.pools: list[InProcessPool] = []
@@ -51,6 +61,7 @@ class Member:
             job_command=FAKE,
             create_pool=self._create_pool,
             sharing=self.sharing,
+            tokens=self._tokens,
         )
         self._running = contextlib.AsyncExitStack()
 
@@ -68,6 +79,8 @@ class Member:
 
     async def stop(self) -> None:
         await self._running.aclose()
+        if self._tokens is not None:
+            self._tokens.close()
 
     async def stop_following(self) -> None:
         """Hear no more of the others."""

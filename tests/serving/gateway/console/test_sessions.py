@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from serving.gateway.console.sessions import (
-    SessionStore,
+    LocalSessions,
+    Session,
     derive_anti_forgery_token,
     is_anti_forgery_token,
     is_visitor,
@@ -13,23 +16,29 @@ from serving.gateway.console.sessions import (
 
 def test_a_session_ends_when_its_time_is_over_or_it_is_closed() -> None:
     now = 0.0
-    store = SessionStore(lambda: now, seconds=10)
-    first, second = store.open("a"), store.open("b")
-    store.close(second)
-    assert store.find(second) is None
-    now = 9.9
-    session = store.find(first)
-    assert session is not None
-    assert session.token == "a"
-    now = 10.0
-    assert store.find(first) is None
-    assert store.find("unknown") is None
+    store = LocalSessions(lambda: now, seconds=10)
+
+    async def main() -> None:
+        nonlocal now
+        first, second = await store.open("a"), await store.open("b")
+        await store.close(second)
+        assert await store.find(second) is None
+        now = 9.9
+        assert await store.find(first) == Session("a")
+        now = 10.0
+        assert await store.find(first) is None
+        assert await store.find("unknown") is None
+
+    asyncio.run(main())
 
 
 def test_the_oldest_session_ends_when_there_are_too_many() -> None:
-    store = SessionStore(most=2)
-    visitors = [store.open(str(number)) for number in range(3)]
-    assert [store.find(visitor) is not None for visitor in visitors] == [False, True, True]
+    async def main() -> None:
+        store = LocalSessions(most=2)
+        visitors = [await store.open(str(number)) for number in range(3)]
+        assert [await store.find(visitor) is not None for visitor in visitors] == [False, True, True]
+
+    asyncio.run(main())
 
 
 def test_the_anti_forgery_token_belongs_to_one_visitor() -> None:

@@ -1,7 +1,8 @@
 """`python -m batch.boot`: a Beam worker of this interpreter, started by an engine or by `batch.pool`.
 
 It takes the place of the program `boot` in Beam's containers, and installs nothing: this environment has all
-that the job needs. Source: https://beam.apache.org/contribute/runner-guide/#the-fn-api
+that the job needs, but the packages of its model, which come with the model (`batch.beam.package_archive`).
+Source: https://beam.apache.org/contribute/runner-guide/#the-fn-api
 """
 
 from __future__ import annotations

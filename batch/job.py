@@ -35,8 +35,9 @@ from serving.artifacts.storage import FileInfo, FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 
 if TYPE_CHECKING:
+    from batch.beam.package_archive import PackageArchive
     from batch.beam.pipeline import RunTiming
-    from batch.beam.runners import RunnerRequest
+    from batch.beam.runners import RemoteRunner, RunnerRequest
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +154,7 @@ class JobAttempt:
                 request.cache_dir if is_here else "",
                 request.cache_bytes,
                 self._files.folders,
+                self._write_packages(remote_runner, folder),
             ),
             parameters={"signature_name": request.signature_name} if request.signature_name else {},
             batch_size=request.batch_size,
@@ -178,6 +180,17 @@ class JobAttempt:
         target = Path(request.scratch_dir, "packages")
         packages = partial(staging.build_archives, request.model, target, self._files.folders)
         return remote.run_remote(plan, remote_runner, packages, context)
+
+    def _write_packages(self, remote_runner: RemoteRunner | None, folder: str) -> PackageArchive | None:
+        """Where workers reach the installed packages; None where they need no such place."""
+        from batch.beam.package_archive import write_packages  # noqa: PLC0415
+
+        if remote_runner is None or remote_runner.in_process:
+            return None
+        # Those install the archives that the packages came from.
+        if remote_runner.bare_workers:
+            return None
+        return write_packages(self._request.model, self._files, folder)
 
     def _publish_results(self, folder: str, count: int, limit: ErrorLimit, timing: RunTiming) -> JobReport:
         from batch.records import writers  # noqa: PLC0415

@@ -31,9 +31,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Where the model comes from: `model_dir` is a local folder ready to load; without it `uri` is fetched.
 
     `framework` is a key of `serving.runtimes.FRAMEWORKS` or "" to infer it. `packages` are local folders
-    with installed user packages, `package_uris` the archives they came from: workers on other machines
-    need those, and `uri`. `environment` has the environment variables of the model's code. `interpreter`
-    is the Python of this machine that computes it, "" for the job's own.
+    with installed user packages, `package_uris` the archives they came from, which workers in Beam's
+    container install; all workers on other machines need `uri`. `environment` has the environment variables
+    of the model's code. `interpreter` is the Python of this machine that computes it, "" for the job's own.
     """
 
     model_dir: str = ""

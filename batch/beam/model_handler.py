@@ -15,6 +15,7 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from apache_beam.utils.shared import Shared
 
 from batch import failures
+from batch.beam.package_archive import PackageArchive, unpack_packages
 from batch.messages import ModelSource
 from batch.records.blocks import BatchedBlock, RejectedRecord, reject_record
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
@@ -32,7 +33,7 @@ _RUNTIME_LOCK = threading.Lock()
 class SharedModel:
     """A model that all steps of a worker process share, loaded at first use.
 
-    `cache_dir` is "" for workers on other machines.
+    `cache_dir` is "" for workers on other machines, which find the packages in `archive`, if there are any.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class SharedModel:
         cache_dir: str,
         cache_bytes: int,
         folders: LocalFolderPolicy | None = None,
+        archive: PackageArchive | None = None,
     ) -> None:
         self._source = source
         self._folders = folders
+        self._archive = archive
         self._cache_dir = cache_dir
         self._cache_bytes = cache_bytes
         self._shared = Shared()
@@ -62,13 +65,19 @@ class SharedModel:
                 folder,
                 source.framework,
                 source.prediction_class,
-                tuple(map(Path, source.packages)),
+                tuple(map(Path, source.packages)) or self._unpack_packages(),
                 external=ExternalInterpreter(source.interpreter, shared_fate=True)
                 if source.interpreter
                 else None,
                 method=source.method,
             )
         )
+
+    def _unpack_packages(self) -> tuple[Path, ...]:
+        """Into a folder of this process: others may be workers of other jobs."""
+        if self._archive is None:
+            return ()
+        return unpack_packages(self._archive, make_scratch_folder("packages"), self._folders)
 
     def _fetch_files(self) -> Path:
         sweep_scratch()

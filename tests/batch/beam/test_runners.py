@@ -501,36 +501,107 @@ def test_a_job_server_gives_the_embedded_runners_results(
     assert results(tmp_path / "there") == results(tmp_path / "here")
 
 
+@contextmanager
+def pool_options(job_server: str, log: Path) -> Iterator[tuple[str, ...]]:
+    """Options for workers of a pool, which is there for the block."""
+    with running("batch.pool", "--port", "0", log=log):
+        found = until(lambda: re.search(r"whoever asks (\S+)\n", log.read_text()), "a worker pool")
+        yield (
+            f"--job_endpoint={job_server}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config={found[1]}",
+        )
+
+
+def write_routine(folder: Path, predict: str) -> dict[str, Any]:
+    """The fields of a model whose package has a routine, which answers with what `predict` returns."""
+    folder.mkdir(parents=True)
+    (folder / "scorer.py").write_text(
+        dedent(
+            f"""
+            import pathlib, time
+
+            class Scorer:
+                def predict(self, instances, **kwargs):
+                    return [self.predict_one(one) for one in instances]
+
+                def predict_one(self, instance):
+                    {predict}
+
+                @classmethod
+                def from_path(cls, model_dir):
+                    made = cls()
+                    made.model_dir = pathlib.Path(model_dir)
+                    return made
+            """
+        )
+    )
+    return {
+        "prediction_class": "scorer.Scorer",
+        "packages": (str(folder),),
+        "package_uris": ("gs://gone/scorer-0.1.whl",),
+    }
+
+
 def test_a_worker_in_another_process_needs_nothing_but_uris(
     tmp_path: Path, job_server: str, booster: Path, emulator: Emulator
 ) -> None:
-    """Model, input and output are on gs://; the worker knows nothing of the folders of the job."""
+    """Model, input and output are on gs://; the worker knows nothing of the folders of the job. The packages
+    come by way of the output.
+    """
     bucket = f"gs://{emulator.bucket()}"
     emulator.upload(booster, f"{bucket}/model")
     write_rows(tmp_path)
     emulator.upload(tmp_path / "in", f"{bucket}/in")
+    code = tmp_path / "code"
+    routine = write_routine(code, "return [__file__, [path.name for path in self.model_dir.iterdir()]]")
     asked = request(
         tmp_path,
-        ModelSource(model_dir=str(tmp_path / "not-there"), uri=f"{bucket}/model"),
+        ModelSource(model_dir=str(tmp_path / "not-there"), uri=f"{bucket}/model", **routine),
         input_paths=(f"{bucket}/in/*",),
         output_path=f"{bucket}/out",
         runner="PortableRunner",
         max_workers=1,
     )
     log = tmp_path / "pool.log"
-    with running("batch.pool", "--port", "0", log=log):
-        found = until(lambda: re.search(r"whoever asks (\S+)\n", log.read_text()), "a worker pool")
-        address = found[1]
-        options = (
-            f"--job_endpoint={job_server}",
-            "--environment_type=EXTERNAL",
-            f"--environment_config={address}",
-        )
+    with pool_options(job_server, log) as options:
         report = end(start(msgspec.structs.replace(asked, pipeline_options=options)))
 
     assert report.done is not None, (report, log.read_text())
     assert report.done.predictions == 300
-    assert emulator.get(f"{bucket}/out/prediction.results-00000-of-00001").count(b"\n") == 300
+    lines = emulator.get(f"{bucket}/out/prediction.results-00000-of-00001").splitlines()
+    assert len(lines) == 300
+    module, files = json.loads(lines[0])
+    assert not Path(module).is_relative_to(tmp_path)
+    assert files == ["model.json"]
+
+
+@pytest.mark.soak  # four processes that import Beam
+def test_jobs_of_one_pool_have_packages_of_their_own(tmp_path: Path, job_server: str, booster: Path) -> None:
+    """Also while both are at work, and have modules of the same name."""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    asked = []
+    for name, other in (("first", "second"), ("second", "first")):
+        write_rows(tmp_path / name, 10)
+        predict = f"""
+                    meeting = pathlib.Path({str(meeting)!r})
+                    (meeting / {name!r}).touch()
+                    while not (meeting / {other!r}).exists():
+                        time.sleep(0.1)
+                    return {name!r}
+        """
+        routine = write_routine(tmp_path / f"{name}-code", predict.strip())
+        model = ModelSource(uri=str(booster), **routine)
+        asked.append(request(tmp_path / name, model, uid=name, runner="PortableRunner", max_workers=1))
+    log = tmp_path / "pool.log"
+    with pool_options(job_server, log) as options:
+        jobs = [start(msgspec.structs.replace(one, pipeline_options=options)) for one in asked]
+        reports = [end(job) for job in jobs]
+
+    assert all(report.done is not None for report in reports), (reports, log.read_text())
+    for name in ("first", "second"):
+        assert results(tmp_path / name) == f'"{name}"\n' * 10
 
 
 def test_failures_are_told_in_our_words(tmp_path: Path, job_server: str, booster: Path) -> None:

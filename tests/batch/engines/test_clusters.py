@@ -276,12 +276,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         ("xgboost", "EXTERNAL"),
         ("sklearn", "PROCESS"),
         ("tensorflow", "PROCESS"),
-        pytest.param(
-            *("routine", "PROCESS"),
-            marks=pytest.mark.xfail(
-                run=False, reason="the archives of packageUris are not installed for workers of our own"
-            ),
-        ),
+        ("routine", "PROCESS"),
+        ("routine", "EXTERNAL"),
     ],
 )
 def test_an_engine_gives_the_same_bytes(

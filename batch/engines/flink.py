@@ -28,9 +28,11 @@ _ENDS = frozenset({"CANCELED", "FAILED", "FINISHED"})
 _MOST_MANAGERS = 50
 # States of tasks that have no slot.
 _WAITING_TASKS = ("created", "scheduled")
-# What Flink says when a TaskManager, or a worker beside it, is gone.
+# What Flink says when a TaskManager, a worker beside it, or the JobManager of one is gone.
 _LOST_WORKER = (
     "TaskManager",
+    # "The heartbeat of JobManager with id ... timed out": a TaskManager was cut off.
+    "JobManager",
     "TaskExecutor",
     "task manager",
     "RecipientUnreachableException",

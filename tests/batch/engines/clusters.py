@@ -179,7 +179,9 @@ class FlinkCluster(Cluster):
             "io.tmp.dirs": str(self.folder / "tmp"),
             "blob.storage.directory": str(self.folder / "tmp"),
             "web.upload.dir": str(self.folder / "tmp"),
-            "heartbeat.timeout": "10000",
+            # The timeout is Flink's default: on a busy machine only what is lost is silent for so long. A
+            # TaskManager that was killed is noticed at once, by a call that it does not take.
+            "heartbeat.timeout": "50000",
             "heartbeat.interval": "2000",
         }
         command = [

@@ -128,13 +128,17 @@ def test_a_restart_is_told_with_its_reason(peer: FlinkPeer) -> None:
 
 
 def test_an_error_in_a_worker_is_no_loss_of_it(peer: FlinkPeer) -> None:
-    """As Beam's job server 2.62 puts either: what Python raises, it raises on other workers too."""
+    """As Flink 1.19 and Beam's job server 2.62 put it: what Python raises, it raises on other workers too."""
     raised = (
         "java.lang.RuntimeException: Error received from SDK harness for instruction 5: Traceback (most "
         "recent call last):\nModuleNotFoundError: No module named 'mine'"
     )
 
-    assert engine(peer).is_worker_lost("java.lang.IllegalStateException: SDK harness closed connection")
+    for lost in (
+        "java.lang.IllegalStateException: SDK harness closed connection",
+        "java.util.concurrent.TimeoutException: The heartbeat of JobManager with id 8a6e71 timed out.",
+    ):
+        assert engine(peer).is_worker_lost(lost)
     assert not engine(peer).is_worker_lost(raised)
 
 

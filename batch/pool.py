@@ -228,14 +228,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     token = _read_token(parser, given)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     pool = WorkerPool(given.max_workers, token=token)
     try:
         server, port = serve(given.host, given.port, pool)
     except RuntimeError:
         parser.exit(1, f"The pool cannot listen on {given.host}:{given.port}: is the port taken?\n")
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
     logger.info(
         "workers are started for whoever asks %s:%d%s", given.host, port, " with the token" * bool(token)
     )

@@ -118,7 +118,7 @@ def measure_hand_over(connections: int) -> HandOverCosts:
             ):
                 process = _start_process(target, *arguments)
                 stack.callback(process.join)
-                stack.callback(process.terminate)
+                stack.callback(process.kill)
         pid = process.pid or 0
         seconds: dict[str, list[float]] = {"direct": [], "handed": []}
         with pinned_to_core(cores[-1]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,14 +32,20 @@ def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
-def list_serious_issues(page: Page) -> list[str]:
-    """What the accessibility checker axe calls serious or critical, in the page with all that it can open."""
+def list_serious_issues(page: Page, *rules: str) -> list[str]:
+    """What the accessibility checker axe calls serious or critical, in the page with all that it can open.
+
+    By all its rules, or only by these.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = list(rules)
     return [
         f"{issue['help']}: {node['html']}"
-        for issue in Axe().run(page).response["violations"]
+        for issue in Axe().run(page, options=options).response["violations"]
         if issue["impact"] in ("serious", "critical")
         for node in issue["nodes"]
     ]

@@ -72,8 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.S
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more process than there are cores, because many tests wait for others; at most four."""
-    return min(len(os.sched_getaffinity(0)) + 1, 4)
+    """Two more processes than there are cores, because many tests wait for others; at most four."""
+    return min(len(os.sched_getaffinity(0)) + 2, 4)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

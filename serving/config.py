@@ -315,6 +315,13 @@ class ServeConfig(ServerSettings):
         minimum=0,
         unit="bytes",
     )
+    prefetch_bytes: int = setting(
+        4 << 30,
+        "How much of these files this server may have, in bytes, when it fetches more ahead of their first "
+        "requests, of versions that are placed on it; 0 fetches none ahead.",
+        minimum=0,
+        unit="bytes",
+    )
     default_project: str = setting(
         "local",
         "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",

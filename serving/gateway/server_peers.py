@@ -157,6 +157,14 @@ class ServerPeers:
         client = None if self._placement is None else self._placement.find_client(server)
         return None if client is None else await client.ask(question, seconds)
 
+    @property
+    def revision(self) -> int:
+        """Implements `serving.gateway.control.version_prefetcher.Placement`."""
+        return 0 if self._placement is None else self._placement.revision
+
+    def is_owner(self, key: str) -> bool:
+        return self._placement is not None and self._placement.is_owner(key)
+
     def list_servers(self) -> list[ServerView]:
         return [] if self._placement is None else self._placement.list_servers()
 

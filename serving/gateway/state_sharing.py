@@ -21,6 +21,7 @@ from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.server_scaling.server_scaler import ServerScaler
 from serving.gateway.control.state_follower import StateFollower
 from serving.gateway.control.status import ServerScope
+from serving.gateway.control.version_prefetcher import VersionPrefetcher
 from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.control.work_owner import LeaseTiming, OwnedWork, WorkOwner
 from serving.gateway.jobs.job_questions import JobQuestionAnswerer
@@ -55,6 +56,7 @@ class StateSharing:
         self._timing = timing or LeaseTiming()
         self._version_sharing: VersionSharing | None = None
         self._maintenance: PackMaintenance | None = None
+        self._prefetcher: VersionPrefetcher | None = None  # where servers know each other
         self._peers: ServerPeers | None = None
         self.own_server: JobServer | None = None
         self.scaler: ServerScaler | None = None  # where servers know each other
@@ -84,6 +86,8 @@ class StateSharing:
         """Hear of every change."""
         if self._maintenance is not None:
             self._maintenance.apply_commit(commit)
+        if self._prefetcher is not None:
+            self._prefetcher.apply_commit(commit)
 
     def create_catalog(
         self,
@@ -131,6 +135,10 @@ class StateSharing:
             )
             self._peers = ServerPeers(config, self._store.membership, parts)
             self.scaler = ServerScaler.from_settings(config, self._peers.list_servers)
+            if self._version_sharing is not None:
+                self._prefetcher = VersionPrefetcher(
+                    lambda: catalog.state, self._version_sharing, self._peers, deployer.fetch_files
+                )
         elif config.scaled_deployment:
             raise InvalidArgument(
                 "scaled_deployment needs the loads of all servers, which they do not tell with peer_port "
@@ -172,6 +180,9 @@ class StateSharing:
         self._following = self._follower.start(supervisor)
         if self.scaler is not None:
             closing.push_async_callback(self.scaler.start(supervisor).stop)
+        if self._prefetcher is not None:
+            # Its last fetch ends first, with all others.
+            closing.push_async_callback(self._prefetcher.start(supervisor).stop)
         if self._version_sharing is not None:
             closing.push_async_callback(self._version_sharing.close)
             self._maintenance = PackMaintenance(self._catalog, self._version_sharing, self._find_awake)

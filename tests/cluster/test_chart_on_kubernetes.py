@@ -166,7 +166,7 @@ def test_one_of_many_sleeping_versions_wakes(cluster: Cluster, model: Path, repo
     add_copies(cluster.database, VersionName("p", "sleeping", "v0"), _MANY - _ASKED)
     until(lambda: {_MANY + 1} == count_versions(cluster), "all pods know all")
     found = {}
-    # In the pod that a version is placed on the first time fetches its files, too.
+    # Their owners have fetched the files meanwhile; see `serving.gateway.control.version_prefetcher`.
     for time_of in ("first", "second"):
         time.sleep(IDLE_TIMEOUT + _SETTLE_SECONDS)
         found[time_of] = [measure_answer(cluster, name) for name in names]
@@ -195,12 +195,15 @@ def add_copies(database: str, name: VersionName, count: int) -> None:
     """Versions that are never asked: a deployment of each would take a second."""
     store = PostgresStore(database)
     source = store.load().versions[name]
+    assert source.deployed is not None
+    # Without a pack, which each would need: their owners would look for it.
+    deployed = msgspec.structs.replace(source.deployed, pack="")
     changes: dict[tuple[str, str], Record | None] = {}
     for number in range(count):
         copy = VersionName(name.project, name.model, f"copy{number}")
         version = msgspec.structs.replace(source.version, name=str(copy))
         changes["versions", str(copy)] = msgspec.structs.replace(
-            source, name=copy, uid=f"{number:016x}", version=version
+            source, name=copy, uid=f"{number:016x}", version=version, deployed=deployed
         )
     store.commit(changes)
     store.close()

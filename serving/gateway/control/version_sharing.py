@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,6 +48,8 @@ _COMMAND = module_command("serving.artifacts.shared_versions")
 # Versions that are packed or fetched at a time.
 _TRANSFERS = 4
 _THREADS = 2
+# What is fetched ahead leaves so much of the disk free.
+_FREE_SHARE = 0.2
 _GRACE_SECONDS = 1.0
 # Seconds beyond those in which the process reports something.
 _PATIENCE_SECONDS = 10.0
@@ -79,6 +82,7 @@ class VersionSharing:
         self._transfers = asyncio.Semaphore(_TRANSFERS)
         self._looking = asyncio.Lock()  # files are not removed while they are looked for
         self._local: dict[str, LocalFiles] = {}  # by uid, of the versions whose files are known to be here
+        self._known_bytes = 0  # of these
         self._fetches: dict[str, asyncio.Task[LocalFiles]] = {}
 
     def localize(self, record: VersionRecord) -> VersionRecord:
@@ -106,6 +110,14 @@ class VersionSharing:
         local = self._local.get(record.uid)
         return local is not None and local.pack == deployed.pack
 
+    async def has_room_ahead(self) -> bool:
+        """Whether files may be fetched that nobody has asked for yet."""
+        config = self._config
+        if self._known_bytes >= min(config.prefetch_bytes, config.shared_versions_bytes):
+            return False
+        disk = await self._threads.run(shutil.disk_usage, config.state_dir)
+        return disk.free > disk.total * _FREE_SHARE
+
     async def publish(self, record: VersionRecord, deployed: DeploymentInfo) -> str:
         """Pack the version, whose files are on this server; returns the digest. Raises a ServingError."""
         async with self._transfers:
@@ -122,7 +134,7 @@ class VersionSharing:
                 code=self._describe_code_environment(record),
             )
             local = await self._run_for_files(request)
-        self._local[record.uid] = local
+        self._set_local(record.uid, local)
         return local.pack
 
     async def fetch(self, record: VersionRecord) -> VersionRecord:
@@ -179,7 +191,7 @@ class VersionSharing:
             if not is_evictable(uid) or uid in self._fetches:
                 return False
             # From now on who needs them fetches them.
-            self._local.pop(uid, None)
+            self._set_local(uid, None)
             await self._threads.run(folder.rename, gone)
         await self._threads.run(remove_folder, gone)
         return True
@@ -193,7 +205,7 @@ class VersionSharing:
 
     def forget(self, uid: str) -> None:
         """Its files are removed."""
-        self._local.pop(uid, None)
+        self._set_local(uid, None)
 
     async def close(self) -> None:
         for uid in list(self._fetches):
@@ -228,7 +240,7 @@ class VersionSharing:
                     )
                 )
                 logger.info("%s: its files were fetched in %.1f s", record.name, time.monotonic() - began)
-        self._local[record.uid] = local
+        self._set_local(record.uid, local)
         return local
 
     def _expect_files(self, record: VersionRecord, deployed: DeploymentInfo) -> LocalFiles:
@@ -255,6 +267,13 @@ class VersionSharing:
             config.cache_bytes,
             config.build_timeout,
         )
+
+    def _set_local(self, uid: str, local: LocalFiles | None) -> None:
+        before = self._local.pop(uid, None)
+        self._known_bytes -= 0 if before is None else before.bytes
+        if local is not None:
+            self._local[uid] = local
+            self._known_bytes += local.bytes
 
     async def _run_for_files(self, request: SharingRequest) -> LocalFiles:
         local = (await self._run(request)).local

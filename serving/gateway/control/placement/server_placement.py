@@ -114,6 +114,7 @@ class ServerPlacement:
         self._turns = itertools.count()
         self._rounds = 0
         self._is_first = True
+        self.revision = 0  # changes with the owners of versions
         self.hops: Counter[str] = Counter()
         self.hop_seconds = 0.0
 
@@ -173,7 +174,7 @@ class ServerPlacement:
             None,
         )
 
-    # ---- for the limits of versions
+    # ---- for the limits and the files of versions
 
     def find_share(self, key: str, *, has_floor: bool) -> NodeShare:
         """The part of this server in the nodes of a version. Without a lower limit, one owner needs none."""
@@ -184,6 +185,9 @@ class ServerPlacement:
         if not owners:
             return NodeShare(0)
         return NodeShare(owners.index(own) if own in owners else None, len(owners))
+
+    def is_owner(self, key: str) -> bool:
+        return any(one.id == self._own.id for one in choose_owners(key, self._members))
 
     # ---- for operators
 
@@ -284,6 +288,7 @@ class ServerPlacement:
         before, self._members = self._members, members
         if _placement_of(before) == _placement_of(members):
             return
+        self.revision += 1
         self._routes.clear()
         wide: set[str] = set()
         wide.update(*(member.owner_counts for member in (*before, *members)))

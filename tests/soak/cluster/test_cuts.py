@@ -42,6 +42,9 @@ SLEEPING = 6
 # Seconds within which a change is refused that cannot be made: a silent database is known after eight.
 _REFUSED_WITHIN = 30.0
 _IDLE_SECONDS = "1"
+# The group of the first server, by which its packets are known.
+_GROUP = "54321"
+_IN_GROUP = ("setpriv", f"--regid={_GROUP}", "--clear-groups")
 _ROW = [[5.1, 3.5, 1.4, 0.2]]
 
 
@@ -59,11 +62,14 @@ class Network:
 def open_network(postgres: Postgres, folder: Path) -> Iterator[Network]:
     address, ports = postgres.create_database(), [find_free_port() for _ in range(SERVERS)]
     with ExitStack() as stack:
-        relays, places = [], []
+        relays: list[Relay] = []
+        places: list[ServerPlace] = []
         for port in ports:
             relay, through = relay_database(address, folder / f"database{port}")
             relays.append(stack.enter_context(closing(relay)))
-            places.append(ServerPlace(through, ("--peer-port", str(port), "--idle-timeout", _IDLE_SECONDS)))
+            flags = ("--peer-port", str(port), "--idle-timeout", _IDLE_SECONDS)
+            is_marked = not places and can_drop_packets()
+            places.append(ServerPlace(through, flags, _IN_GROUP if is_marked else ()))
         yield Network(postgres, relays, ports, places)
 
 
@@ -87,24 +93,53 @@ def cut_first_from_database(network: Network) -> AbstractContextManager[None]:
 @contextmanager
 def cut_peers(network: Network) -> Iterator[None]:
     """Nothing that one sends to another arrives, and neither is told."""
-    if os.geteuid() != 0 or shutil.which("iptables") is None:
-        pytest.skip("needs iptables, and to be root")
-    rules = [
-        ("INPUT", "--in-interface", "lo", "--protocol", "tcp", side, str(port), "--jump", "DROP")
-        for port in network.ports
+    with drop_packets([rule for port in network.ports for rule in match_port(port)]):
+        yield
+
+
+@contextmanager
+def cut_first_from_peers(network: Network) -> Iterator[None]:
+    """Nothing passes between the first one and the others, which reach each other; all have the database."""
+    own, *others = network.ports
+    # By their ports alone its connections to others cannot be told from theirs to each other.
+    sent = [
+        ("OUTPUT", "--out-interface", "lo", "--protocol", "tcp", "--dport", str(port),
+         "--match", "owner", "--gid-owner", _GROUP)
+        for port in others
+    ]  # fmt: skip
+    with drop_packets([*match_port(own), *sent]):
+        yield
+
+
+def match_port(port: int) -> Sequence[Sequence[str]]:
+    """What is sent to a port, and from it."""
+    return [
+        ("INPUT", "--in-interface", "lo", "--protocol", "tcp", side, str(port))
         for side in ("--dport", "--sport")
     ]
+
+
+@contextmanager
+def drop_packets(rules: Sequence[Sequence[str]]) -> Iterator[None]:
+    if not can_drop_packets():
+        pytest.skip("needs iptables and setpriv, and to be root")
     with ExitStack() as stack:
         for rule in rules:
-            subprocess.run(["iptables", "--wait", "--insert", *rule], check=True)
-            stack.callback(subprocess.run, ["iptables", "--wait", "--delete", *rule], check=True)
+            dropping = (*rule, "--jump", "DROP")
+            subprocess.run(["iptables", "--wait", "--insert", *dropping], check=True)
+            stack.callback(subprocess.run, ["iptables", "--wait", "--delete", *dropping], check=True)
         yield
+
+
+def can_drop_packets() -> bool:
+    return os.geteuid() == 0 and all(map(shutil.which, ("iptables", "setpriv")))
 
 
 Cut = Callable[[Network], AbstractContextManager[None]]
 # How many of the servers, from the first on, can make no change meanwhile.
 CUTS: Sequence[tuple[Cut, int]] = (
     (stop_database, SERVERS), (freeze_database, SERVERS), (cut_first_from_database, 1), (cut_peers, 0),
+    (cut_first_from_peers, 0),
 )  # fmt: skip
 
 

@@ -69,10 +69,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where a server finds the database, and its flags."""
+    """Where a server finds the database, its flags, and a command that runs it."""
 
     database: str
     flags: Sequence[str] = ()
+    prefix: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,7 @@ class World:
                 "--shared-versions-uri", str(self.folder / "shared"), "--operation-retention-count", "0",
                 *place.flags,
                 environment={"PILOTLIGHT_STATE": place.database},
+                prefix=place.prefix,
             )
         )  # fmt: skip
 

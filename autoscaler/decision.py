@@ -180,17 +180,23 @@ def _should_sleep(spec: ScalingSpec, seen: Observation, state: ScalingState, now
 
 
 def _sleep_decision(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> Decision:
-    window = f"idle window {_idle_window(spec, state):g} s"
-    if state.idle_window_extended:
-        window += ", longer this time: it was woken soon after it slept"
     return Decision(
         nodes=0,
         # Nodes that were lost, or taken for another version, did not go because of the idle window.
         state=ScalingState(
             slept_at=now if seen.ready else state.slept_at, idle_window_extended=state.idle_window_extended
         ),
-        reason=f"asleep: no request for {now - seen.idle_since:.0f} s ({window})",
+        reason=_explain_sleep(spec, seen, state, now),
     )
+
+
+def _explain_sleep(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> str:
+    idle, window = now - seen.idle_since, _idle_window(spec, state)
+    if idle <= window:
+        # They were lost, or the server stops.
+        return f"asleep: no node is left, and the last request was {idle:.0f} s ago"
+    longer = ", longer this time: it was woken soon after it slept" if state.idle_window_extended else ""
+    return f"asleep: no request for {idle:.0f} s (idle window {window:g} s{longer})"
 
 
 def _idle_window(spec: ScalingSpec, state: ScalingState) -> float:

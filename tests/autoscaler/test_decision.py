@@ -39,7 +39,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
     "from sleep to sleep": (
         SPEC,
         [
-            (0, seen(0, 0), 0, "asleep: no request for 0 s (idle window 300 s)"),
+            (0, seen(0, 0), 0, "asleep: no node is left, and the last request was 0 s ago"),
             (10, seen(0, 1), 1, "1 node: a request waits"),
             (
                 11,
@@ -283,7 +283,7 @@ STORIES: dict[str, tuple[ScalingSpec, list[Row]]] = {
         SPEC,
         [
             (10, seen(1, 0), 1, ""),
-            (11, seen(0, 0), 0, "asleep: no request for 11 s"),
+            (11, seen(0, 0), 0, "asleep: no node is left, and the last request was 11 s ago"),
             (12, seen(0, 1), 1, ""),
             (13, seen(1, 0, idle_since=13), 1, "asleep after 300 s"),
         ],

@@ -55,6 +55,25 @@ class ReplyCallback(Protocol):
         """The node died or closed the connection before it replied."""
 
 
+class AwaitedReply:
+    """A callback whose `reply` can be waited for; it is None if the connection is lost."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[NodeReply | None] = asyncio.get_running_loop().create_future()
+
+    def on_reply(self, reply: NodeReply) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    def on_reply_dropped(self, error: ServingError) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+    def on_connection_lost(self) -> None:
+        if not self.reply.done():
+            self.reply.set_result(None)
+
+
 class ReceiveBudget:
     """Bounds the bytes of the long replies that are being received from all nodes.
 

@@ -21,11 +21,10 @@ from serving.errors import (
     ModelFailed,
     NotFound,
     QueueFull,
-    ServingError,
     Unavailable,
     find_shortage,
 )
-from serving.gateway.proxy.node_client import ConnectError, NodeClient, NodeReply, ReplyCallback
+from serving.gateway.proxy.node_client import AwaitedReply, ConnectError, NodeClient, NodeReply, ReplyCallback
 from serving.gateway.proxy.routing_table import RouteTarget
 from serving.gateway.proxy.timeouts import Deadline, client_gone_error
 
@@ -121,7 +120,7 @@ class RetryingSender:
             raise client_gone_error()
         if lease.arrived is not None:
             request.waits = (*request.waits, lease)
-        callback = _FutureReply()
+        callback = AwaitedReply()
         reply: NodeReply | None = None
         request.send(client, lease, callback, max(deadline.remaining, 0.001), self._activator.clock())
         try:
@@ -148,25 +147,6 @@ class RetryingSender:
         if lease.read_mark() is Mark.UNTOUCHED:
             return True
         return request.target.repeatable and lease.seconds_waited > self._activator.clock() - lease.granted
-
-
-class _FutureReply:
-    """A future of a node's reply; its result is None if the node is lost."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[NodeReply | None] = asyncio.get_running_loop().create_future()
-
-    def on_reply(self, reply: NodeReply) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-    def on_reply_dropped(self, error: ServingError) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(error)
-
-    def on_connection_lost(self) -> None:
-        if not self.reply.done():
-            self.reply.set_result(None)
 
 
 async def _handle_lost_node(request: RetryableRequest, lease: Lease, deadline: Deadline) -> None:

@@ -12,9 +12,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from serving.errors import DeadlineExceeded, ServingError
+from serving.errors import DeadlineExceeded
 from serving.gateway.proxy.node_client import (
     LEAST_ANSWER_BYTES,
+    AwaitedReply,
     ConnectionLostError,
     NodeConnection,
     NodeReply,
@@ -132,7 +133,7 @@ class PeerClient:
         connection = self._connection
         if connection is None or not self.is_connected:
             return None
-        number, asked = self._next_number(), _AskedQuestion()
+        number, asked = self._next_number(), AwaitedReply()
         connection.callbacks[number] = asked
         head = REQUEST_HEADER.pack(QUESTION_FRAME, 0, number, 0, seconds, 0, len(question))
         connection.send(number, head, question)
@@ -209,25 +210,6 @@ class PeerClient:
         elif self._trouble and not trouble:
             logger.info("the server at %s:%d is reached again", *self.address[1:])
         self._trouble = trouble
-
-
-class _AskedQuestion:
-    """The reply callback of a question; `reply` is None if the connection is lost."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[NodeReply | None] = asyncio.get_running_loop().create_future()
-
-    def on_reply(self, reply: NodeReply) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-    def on_reply_dropped(self, error: ServingError) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(error)
-
-    def on_connection_lost(self) -> None:
-        if not self.reply.done():
-            self.reply.set_result(None)
 
 
 def _do_nothing() -> None: ...

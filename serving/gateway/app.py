@@ -103,6 +103,7 @@ from serving.scratch_folders import sweep_scratch
 if TYPE_CHECKING:  # imported only where they are switched on
     from serving.gateway.api.metadata_service import MetadataService
     from serving.gateway.console.charts.metric_curves import MetricCurveReader
+    from serving.gateway.control.placement.server_placement import ServerView
     from serving.gateway.state_sharing import StateSharing
 
 logger = logging.getLogger(__name__)
@@ -394,9 +395,7 @@ class Gateway:
             "pilotlight.stats": self._get_stats,
             "pilotlight.metrics": status.get_metrics,
             "pilotlight.nodes": status.list_nodes,
-            "pilotlight.servers": ServersApi(
-                lambda: [] if self._peers is None else self._peers.list_servers()
-            ).list,
+            "pilotlight.servers": ServersApi(self._list_servers).list,
             "pilotlight.events": EventsApi(self._events, self._access).follow,
             "pilotlight.models.why": status.explain_model,
             "pilotlight.versions.why": status.explain_version,
@@ -498,6 +497,7 @@ class Gateway:
                 sessions=LocalSessions() if rows is None else SharedSessions(rows),
                 read_state=lambda: self._catalog.state,
                 cluster_status=self._cluster_status,
+                list_servers=self._list_servers,
                 history=self._history,
                 waits=self._waits,
                 metrics=self._metrics,
@@ -669,6 +669,9 @@ class Gateway:
     def _get_suggestion_counts(self) -> SuggestionCounts:
         answered, failed, seconds = self._suggestions.get_counts()
         return SuggestionCounts({"answered": answered, "failed": failed}, seconds)
+
+    def _list_servers(self) -> Sequence[ServerView]:
+        return [] if self._peers is None else self._peers.list_servers()
 
     def _get_hop_counts(self) -> HopCounts:
         return HopCounts(*(({}, 0.0) if self._peers is None else self._peers.hops))

@@ -36,7 +36,7 @@ from serving.gateway.proxy.peers.peer_protocol import (
 from serving.gateway.proxy.peers.peer_server import PeerServer
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
 from serving.gateway.state.records import JobServer
-from serving.gateway.state.shared.membership import Membership, ServerRecord
+from serving.gateway.state.shared.membership import Membership, ScalingReport, ServerRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.transport.http_server import listen_tcp
 
@@ -54,6 +54,7 @@ class PeerCollaborators(NamedTuple):
     load_meter: ServerLoadMeter
     questions: JobQuestionAnswerer
     owns_work: Callable[[], bool]
+    read_scaling: Callable[[], ScalingReport | None]
 
 
 class ServerPeers:
@@ -106,6 +107,7 @@ class ServerPeers:
             PlacementDemand(gateway.autoscaler, gateway.pool, config.queue_requests),
             read_load=lambda: gateway.load_meter.load.highest,
             owns_work=gateway.owns_work,
+            read_scaling=gateway.read_scaling,
             connect=connect,
             on_shares_changed=gateway.reconciler.reshare_nodes,
             find_limit=gateway.reconciler.find_node_limit,

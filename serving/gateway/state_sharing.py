@@ -132,6 +132,7 @@ class StateSharing:
                 load_meter,
                 questions,
                 lambda: catalog.owns_work,
+                lambda: None if self.scaler is None else self.scaler.report,
             )
             self._peers = ServerPeers(config, self._store.membership, parts)
             self.scaler = ServerScaler.from_settings(config, self._peers.list_servers)

@@ -35,6 +35,9 @@ def show_servers(found: Mapping[str, Any], output: CommandOutput) -> None:
         print("This server passes no requests on to others (settings state, peer_port).")
     else:
         print_table(_HEADINGS, [_build_row(one) for one in found["servers"]])
+        for one in found["servers"]:
+            if one["alive"] and "scaling" in one:
+                print(f"{one['name']} decides on the number of servers: {one['scaling']['summary']}")
 
 
 def _build_row(server: Mapping[str, Any]) -> Sequence[str]:

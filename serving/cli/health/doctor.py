@@ -74,7 +74,13 @@ def collect_checks(
 
     Such a server has its ports and its state file: these are not looked for as before a start.
     """
-    from serving.cli.health import frameworks, machine, state, storage  # noqa: PLC0415  start-up time
+    from serving.cli.health import (  # noqa: PLC0415  start-up time
+        frameworks,
+        machine,
+        server_scaling,
+        state,
+        storage,
+    )
     from serving.gateway.control.pilot_specs import list_framework_pilots  # noqa: PLC0415
 
     folder, environment = settings.state_dir.expanduser().absolute(), environment_without_settings()
@@ -101,6 +107,8 @@ def collect_checks(
         lambda: state.check_leftovers(state.list_processes()),
         partial(storage.check_credentials, environment, bool(bucket)),
     ]
+    if settings.scaled_deployment:
+        found.append(partial(server_scaling.check_server_scaling, settings))
     if bucket:
         found.append(partial(storage.check_bucket, bucket))
     if write:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from serving.config import ServeConfig
 from serving.gateway.access.access_control import AccessControl
@@ -22,6 +23,9 @@ from serving.gateway.state.records import JobRecord
 from serving.resources import Version
 from tuning.metrics.event_curves import Curves
 
+if TYPE_CHECKING:  # not imported where there is no database
+    from serving.gateway.control.placement.server_placement import ServerView
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleServices:
@@ -38,6 +42,7 @@ class ConsoleServices:
     sessions: SessionStore
     read_state: Callable[[], CatalogState]
     cluster_status: ClusterStatus
+    list_servers: Callable[[], Sequence[ServerView]]
     history: HistoryRecorder
     waits: WaitRecorder
     metrics: Metrics

@@ -12,6 +12,7 @@ from serving.gateway.api.request_io import json_response
 
 if TYPE_CHECKING:  # not imported where there is no database
     from serving.gateway.control.placement.server_placement import ServerView
+    from serving.gateway.state.shared.membership import ScalingReport
 
 
 class ServersApi:
@@ -44,4 +45,16 @@ def _render_server(view: ServerView) -> dict[str, Any]:
         "nodes": record.nodes,
         "requests": record.requests,
         "severalOwners": dict(record.owner_counts),
+        **({} if record.scaling is None else {"scaling": _render_scaling(record.scaling)}),
+    }
+
+
+def _render_scaling(report: ScalingReport) -> dict[str, Any]:
+    return {
+        "wanted": report.wanted,
+        "deployment": report.deployment,
+        "pods": report.pods,
+        "reason": report.reason,
+        "error": report.error,
+        "summary": report.describe(),
     }

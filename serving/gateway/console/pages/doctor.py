@@ -44,6 +44,7 @@ def _describe_server(visit: Visit) -> dict[str, Any]:
         "is_access_on": console.access is not None,
         "conditions": sorted(conditions.items()),
         "node_count": sum(len(one.nodes) for one in snapshots),
+        "servers": console.list_servers(),
     }
 
 

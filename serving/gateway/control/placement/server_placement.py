@@ -33,6 +33,7 @@ from serving.gateway.state.shared.membership import (
     MOST_SERVERS,
     SILENT_SECONDS,
     Membership,
+    ScalingReport,
     SeenServer,
     ServerRecord,
 )
@@ -93,6 +94,7 @@ class ServerPlacement:
         *,
         read_load: Callable[[], float],
         owns_work: Callable[[], bool],
+        read_scaling: Callable[[], ScalingReport | None],
         connect: Callable[[PeerTarget, Callable[[], None]], PeerClient],
         on_shares_changed: Callable[[Collection[str]], None],
         find_limit: Callable[[str], int | None],
@@ -102,6 +104,7 @@ class ServerPlacement:
         self._demand = demand
         self._read_load = read_load
         self._owns_work = owns_work
+        self._read_scaling = read_scaling
         self._connect = connect
         self._on_shares_changed = on_shares_changed
         self._find_limit = find_limit
@@ -277,6 +280,7 @@ class ServerPlacement:
             nodes=nodes,
             requests=requests,
             owns_work=self._owns_work(),
+            scaling=self._read_scaling(),
             owner_counts={} if own.draining else wide,
         )
 

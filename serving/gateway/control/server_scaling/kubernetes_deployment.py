@@ -84,6 +84,12 @@ class KubernetesDeployment:
         body = {"metadata": {"resourceVersion": seen.version}, "spec": {"replicas": pods}}
         return self._call("patch", "patch_namespaced_deployment_scale", body=body, field_manager="pilotlight")
 
+    def check_rights(self) -> DeploymentScale:
+        """Read the scale, and try to set it to what it is, which changes nothing."""
+        seen = self.read_scale()
+        body = {"metadata": {"resourceVersion": seen.version}, "spec": {"replicas": seen.pods}}
+        return self._call("patch", "patch_namespaced_deployment_scale", body=body, dry_run="All")
+
     def _call(self, verb: str, method: str, **arguments: Any) -> DeploymentScale:
         from kubernetes.client import ApiException  # noqa: PLC0415  see above
         from urllib3.exceptions import HTTPError  # noqa: PLC0415

@@ -12,10 +12,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from autoscaler.placement.server_count import (
     LivingServer,
+    ServerCountDecision,
     ServerCountSpec,
     ServerCountState,
     decide_server_count,
@@ -31,6 +32,7 @@ from serving.gateway.control.server_scaling.kubernetes_deployment import (
     parse_deployment_name,
 )
 from serving.gateway.state.catalog_state import Commit
+from serving.gateway.state.shared.membership import ScalingReport
 from serving.gateway.thread_pool import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ _INTERVAL = 5.0
 # Of one call, whatever hangs: the first one imports the client, which takes its time on a busy machine.
 _CALL_SECONDS = 20.0
 _MAX_PAUSE = 60.0
+_LONGEST_ERROR = 500
 
 
 class ScaledDeployment(Protocol):
@@ -56,11 +59,19 @@ class ScaledDeployment(Protocol):
     def set_pods(self, pods: int, seen: DeploymentScale) -> DeploymentScale: ...
 
 
+class _Failure(NamedTuple):
+    """How often a call has failed in a row, and the last time."""
+
+    kind: type[Exception]
+    text: str
+    times: int
+
+
 class ServerScaler:
     """Implements `SharedWork`. An error changes nothing but the number of servers, which stays as it is.
 
     `desired` is how many servers there should be, None while another server decides that. `errors` are calls
-    of Kubernetes that failed, by their verb.
+    of Kubernetes that failed, by their verb. `report` is what operators are told of the last decision.
     """
 
     def __init__(
@@ -75,8 +86,10 @@ class ServerScaler:
         self._deployment = deployment
         self._clock = clock
         self._thread = ThreadPool("kubernetes", 1)
+        self._pods: int | None = None  # of the Deployment, as last read or set
         self._state: ServerCountState | None = None  # None while the work is another server's
-        self._failing: dict[str, tuple[type[Exception], int]] = {}  # by verb: which error, and how many
+        self._failing: dict[str, _Failure] = {}  # by verb
+        self.report: ScalingReport | None = None
         self.desired: int | None = None
         self.errors: Counter[str] = Counter()
 
@@ -115,7 +128,7 @@ class ServerScaler:
 
     async def hand_over(self) -> None:
         """A call on its way may still change the number once, to what both servers want."""
-        self._state = self.desired = None
+        self._state = self.desired = self.report = None
 
     def apply_commit(self, commit: Commit) -> None:
         """It does not depend on the catalog."""
@@ -126,9 +139,11 @@ class ServerScaler:
         if self._state is not None:
             deployment = self._deployment
             scale = None if deployment is None else await self._call("get", deployment.read_scale)
-            await self._decide_by(scale)
+            decision = await self._decide_by(scale)
+            if decision is not None and self._state is not None:
+                self._update_report(decision)
 
-    async def _decide_by(self, scale: DeploymentScale | None) -> None:
+    async def _decide_by(self, scale: DeploymentScale | None) -> ServerCountDecision | None:
         before = self._state
         servers = [
             LivingServer(load=view.record.load, is_changing=view.record.starting or view.record.draining)
@@ -136,15 +151,17 @@ class ServerScaler:
             if view.is_alive
         ]
         if before is None or not servers:
-            return
+            return None
         # Where it cannot be read, what was wanted last is what there is to be.
+        self._pods = self._pods if scale is None else scale.pods
         current = (self.desired or len(servers)) if scale is None else scale.pods
         decision = decide_server_count(self._spec, servers, current, before, self._clock())
         self._state, self.desired = decision.state, decision.servers
         if self._deployment is None or scale is None or decision.servers == scale.pods:
-            return
+            return decision
         changed = await self._call("patch", self._deployment.set_pods, decision.servers, scale)
         if changed is not None:
+            self._pods = changed.pods
             logger.info(
                 "the Deployment %s is scaled from %d to %d: %s",
                 *(self._deployment.name, scale.pods, decision.servers, decision.reason),
@@ -152,6 +169,17 @@ class ServerScaler:
         elif self._state is decision.state:
             # None has gone: the next round tries again.
             self._state = dataclasses.replace(decision.state, lowered_at=before.lowered_at)
+        return decision
+
+    def _update_report(self, decision: ServerCountDecision) -> None:
+        deployment, failures = self._deployment, list(self._failing.values())
+        self.report = ScalingReport(
+            wanted=decision.servers,
+            reason=decision.reason,
+            deployment="" if deployment is None else str(deployment.name),
+            pods=self._pods,
+            error=failures[-1].text[:_LONGEST_ERROR] if failures else "",
+        )
 
     async def _call(self, verb: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """What a call returns, None if it fails."""
@@ -167,17 +195,17 @@ class ServerScaler:
         if verb in self._failing:
             logger.warning(
                 "the number of servers can be %s again, after %d errors",
-                *("read" if verb == "get" else "changed", self._failing.pop(verb)[1]),
+                *("read" if verb == "get" else "changed", self._failing.pop(verb).times),
             )
         return result
 
     def _count_error(self, verb: str, error: Exception) -> None:
         """Log the first one of a kind in a row."""
         self.errors[verb] += 1
-        kind, count = self._failing.get(verb, (Exception, 0))
-        self._failing[verb] = type(error), count + 1
-        if kind is not type(error):
-            text = str(error) or f"Kubernetes has not answered within {_CALL_SECONDS:g} s."
+        text = str(error) or f"Kubernetes has not answered within {_CALL_SECONDS:g} s."
+        before = self._failing.pop(verb, _Failure(Exception, "", 0))
+        self._failing[verb] = _Failure(type(error), text, before.times + 1)
+        if before.kind is not type(error):
             logger.warning(
                 "the number of servers stays as it is; more such errors are only counted: %s", text
             )

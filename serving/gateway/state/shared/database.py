@@ -133,14 +133,20 @@ def open_database(address: str, silence_seconds: float = SILENCE_SECONDS) -> Dat
 
 def read_schema_version(address: str) -> int | None:
     """The schema of a database, which is left as it is; None if it has no tables yet. Raises as above."""
+    with open_unchanged(address) as connection:
+        if not sa.inspect(connection).has_table(HEAD.name):
+            return None
+        return int(connection.execute(sa.select(HEAD.c.schema_version)).scalar_one())
+
+
+@contextlib.contextmanager
+def open_unchanged(address: str) -> Iterator[sa.Connection]:
+    """A connection to a database whose tables are left as they are. Raises as above."""
     url = _parse_address(address)
     engine = _create_engine(url, SILENCE_SECONDS)
     try:
         with translate_errors(_describe_address(url)), engine.connect() as connection:
-            if not sa.inspect(connection).has_table(HEAD.name):
-                return None
-            version = connection.execute(sa.select(HEAD.c.schema_version)).scalar_one()
-            return int(version)
+            yield connection
     finally:
         engine.dispose()
 

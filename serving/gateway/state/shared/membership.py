@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from serving.gateway.state.shared.database import PEER_SECRET, SERVERS, translate_errors
+from serving.gateway.state.shared.database import PEER_SECRET, SERVERS, open_unchanged, translate_errors
 
 _NOW = sa.func.clock_timestamp(type_=sa.DateTime(timezone=True))
 # Seconds after which nothing is placed on a server that did not renew its row: shorter than the lease of the
@@ -36,6 +36,29 @@ _MemoryBytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 _PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 _ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Load = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ScalingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the server that owns the work has last decided on the number of servers, and what came of it.
+
+    `deployment` is what it scales, "" if it only tells what it wants. `pods` is its number as last read or
+    set, None before that; `error` why it could not be, last.
+    """
+
+    wanted: int
+    reason: str
+    deployment: str = ""
+    pods: int | None = None
+    error: str = ""
+
+    def describe(self) -> str:
+        """In one sentence."""
+        wanted = f"{self.wanted} {'server is' if self.wanted == 1 else 'servers are'} wanted: {self.reason}"
+        if not self.deployment:
+            return f"{wanted}. No Deployment is scaled (setting scaled_deployment)."
+        pods = "an unknown number of" if self.pods is None else str(self.pods)
+        error = f"; the last error: {self.error}" if self.error else ""
+        return f"{wanted}; the Deployment {self.deployment} is set to {pods} pods{error}".rstrip(".") + "."
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,6 +89,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     owns_work: bool = False
     owner_counts: Mapping[str, _PositiveInt] = {}
     protocols: tuple[_ProtocolVersion, _ProtocolVersion] = (1, 1)
+    scaling: ScalingReport | None = None
 
 
 class SeenServer(NamedTuple):
@@ -76,6 +100,12 @@ class SeenServer(NamedTuple):
 
     record: ServerRecord
     age: float
+
+
+def read_servers(address: str) -> list[SeenServer]:
+    """As `Membership.renew` returns them, of a database that is left as it is. Raises as `open_unchanged`."""
+    with open_unchanged(address) as connection:
+        return _decode_rows(connection.execute(_select_rows("")).all())
 
 
 class Membership:
@@ -100,12 +130,7 @@ class Membership:
             connection.execute(renewed)
             connection.execute(_remove_gone_rows())
             rows = connection.execute(_select_rows(own.id)).all()
-        seen = []
-        for row in rows:
-            record = _decode_record(row.document)
-            if record is not None and record.id == row.id:
-                seen.append(SeenServer(record, float(row.age)))
-        return sorted(seen, key=lambda one: (one.record.name, one.record.id))
+        return _decode_rows(rows)
 
     def leave(self, server: str) -> None:
         """Remove the row of a server."""
@@ -153,6 +178,16 @@ def _select_rows(own: str) -> sa.Select[tuple[str, bytes, float]]:
         .order_by(SERVERS.c.id != own, sa.not_(_is_renewed_within(_LIVING)), SERVERS.c.id)
         .limit(MOST_SERVERS)
     )
+
+
+def _decode_rows(rows: Iterable[sa.Row[tuple[str, bytes, float]]]) -> list[SeenServer]:
+    """By name; those that can be used."""
+    seen = []
+    for row in rows:
+        record = _decode_record(row.document)
+        if record is not None and record.id == row.id:
+            seen.append(SeenServer(record, float(row.age)))
+    return sorted(seen, key=lambda one: (one.record.name, one.record.id))
 
 
 def _decode_record(document: bytes) -> ServerRecord | None:

@@ -42,6 +42,16 @@ def test_a_row_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_who_decides_on_their_number_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [
+        server("a:8080", scaling={"summary": "3 servers are wanted."}),
+        server("b:8080", alive=False, scaling={"summary": "It was."}),
+    ]
+    show_servers({"servers": found}, CommandOutput())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3:] == ["a:8080 decides on the number of servers: 3 servers are wanted."]
+
+
 def test_a_server_without_others(pilotlight: Run) -> None:
     assert "passes no requests on to others" in pilotlight("servers").out
     assert pilotlight("servers --format json").json == {"servers": []}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,12 @@ def read_desired(server: Server) -> float | None:
     return float(found[0]) if found else None
 
 
+def read_scaling(server: Server) -> dict[str, Any]:
+    """What `/servers` says of the leader."""
+    (one,) = (one for one in server.http.get(f"{server.url}/servers").json()["servers"] if one["alive"])
+    return dict(one.get("scaling") or {"error": "", "wanted": None, "pods": None})
+
+
 def test_the_leader_scales_by_the_load_and_says_what_it_may_not(postgres: Postgres, tmp_path: Path) -> None:
     credentials = tmp_path / "credentials"
     credentials.mkdir()
@@ -58,6 +65,8 @@ def test_the_leader_scales_by_the_load_and_says_what_it_may_not(postgres: Postgr
             assert leader.predict(ASKED, [[1.0, 2.0, 3.0, 4.0]]).status == 200
             assert read_desired(leader) == 2
             assert api_server.replicas == 1
+            until(lambda: "needs the verb patch" in read_scaling(leader)["error"], "operators are told, too")
+            assert (read_scaling(leader)["wanted"], read_scaling(leader)["pods"]) == (2, 1)
 
             api_server.refused["GET"] = 403
             until(lambda: says(leader, "needs the verb get on deployments/scale"), "it tells the right")
@@ -68,6 +77,7 @@ def test_the_leader_scales_by_the_load_and_says_what_it_may_not(postgres: Postgr
             api_server.refused.clear()
             until(lambda: api_server.replicas == 2, "it is scaled up")
             until(lambda: says(leader, "is scaled from 1 to 2"), "that is told")
+            until(lambda: not read_scaling(leader)["error"], "the error is over")
             with running_server(tmp_path / "b", *flags, environment=environment) as other:
                 leader.delete(PINNED)
                 until(lambda: api_server.replicas == 1, "it is scaled down")

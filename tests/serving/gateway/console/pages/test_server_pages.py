@@ -8,12 +8,16 @@ import os
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from serving.config import ServeConfig, load_settings
 from serving.gateway.access.policy import ADMIN
+from serving.gateway.app import Gateway
 from serving.gateway.console import health_checks
 from serving.gateway.console.visit import DONE_STATUS
+from serving.gateway.control.placement.server_placement import ServerView
+from serving.gateway.state.shared.membership import ScalingReport, ServerRecord
 from tests.bounds import HANG_SECONDS
 from tests.serving.gateway.console.world import Browser, World, run, visible_text
 
@@ -113,6 +117,30 @@ def test_the_doctor_says_what_is_true_of_the_server_that_runs(tmp_path: Path) ->
             assert " yet" not in text
 
     run(tmp_path, main, environment=dict(os.environ), port=0)
+
+
+def test_the_doctor_tells_of_the_servers_and_who_decides_on_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = ScalingReport(
+        wanted=3, reason="as many are needed", deployment="a/b", pods=2, error="It is away."
+    )
+    leader = ServerRecord(
+        id="a", name="a:8080", host="127.0.0.1", port=8090, machine="m", folder="/state",
+        memory_bytes=1 << 30, processors=2, weight=16, scaling=report,
+    )  # fmt: skip
+    silent = msgspec.structs.replace(leader, id="b", name="b:8080")
+    views = [ServerView(leader, 0.1, True, None), ServerView(silent, 9.0, False, False)]
+    monkeypatch.setattr(Gateway, "_list_servers", lambda _: views)
+
+    async def main(world: World) -> None:
+        async with world.browser() as browser:
+            text = " ".join(visible_text(await browser.open("/doctor")).split())
+            assert "Servers a:8080, b:8080 (silent)" in text
+            assert f"Number of servers error a:8080 decides: {report.describe()}" in text
+            assert text.count("decides") == 1
+
+    run(tmp_path, main)
 
 
 def test_a_server_that_starts_or_stops_is_no_error(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def place_among(
         NoDemand(),
         read_load=lambda: 0.0,
         owns_work=lambda: False,
+        read_scaling=lambda: None,
         connect=cast(Callable[[PeerTarget, Callable[[], None]], PeerClient], connect),
         on_shares_changed=ignore,
         find_limit=lambda _: None,

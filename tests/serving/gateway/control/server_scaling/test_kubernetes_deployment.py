@@ -63,6 +63,17 @@ def test_it_reads_and_sets_the_scale(deployment: KubernetesDeployment, api_serve
     assert {token.lower() for token in api_server.tokens} == {"bearer the-token"}
 
 
+def test_rights_are_tried_without_a_change(
+    deployment: KubernetesDeployment, api_server: FakeApiServer
+) -> None:
+    assert deployment.check_rights().pods == 2
+    body = {"metadata": {"resourceVersion": "77"}, "spec": {"replicas": 2}}
+    assert api_server.asked == [("GET", SCALE_PATH, None), ("PATCH", f"{SCALE_PATH}?dryRun=All", body)]
+    api_server.refused["PATCH"] = 403
+    with pytest.raises(PermissionDenied, match="needs the verb patch"):
+        deployment.check_rights()
+
+
 def test_no_pods_are_left_out_of_an_answer(
     deployment: KubernetesDeployment, api_server: FakeApiServer
 ) -> None:

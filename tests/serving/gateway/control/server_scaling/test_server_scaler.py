@@ -132,6 +132,37 @@ def test_work_that_is_handed_over_while_the_scale_is_read_changes_nothing() -> N
     assert not deployment.changes
 
 
+def test_it_reports_what_was_wanted_and_what_came_of_it() -> None:
+    deployment = FakeDeployment(errors={"get": GET})
+    world = World(deployment)
+    world.servers = [view(1.2)]
+
+    def describe() -> str:
+        world.decide()
+        report = world.scaler.report
+        assert report is not None
+        return report.describe().replace("their loads add up to 1.20, and 0.75 is the aim for each", "REASON")
+
+    assert describe() == (
+        "2 servers are wanted: REASON; the Deployment serving/pilotlight is set to an unknown number of "
+        "pods; the last error: may not get."
+    )
+    deployment.errors = {"patch": PATCH}
+    assert "is set to 1 pods; the last error: may not patch." in describe()
+    deployment.errors = {}
+    assert describe() == "2 servers are wanted: REASON; the Deployment serving/pilotlight is set to 2 pods."
+    asyncio.run(world.scaler.hand_over())
+    assert world.scaler.report is None
+
+    told = World()
+    told.decide()
+    assert told.scaler.report is not None
+    assert told.scaler.report.describe() == (
+        "1 server is wanted: their loads add up to 0.50, and 0.75 is the aim for each. No Deployment is "
+        "scaled (setting scaled_deployment)."
+    )
+
+
 def test_without_a_right_it_is_told_once_what_is_wanted_and_what_is_missing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -28,6 +28,8 @@ from typing import IO, Any, Protocol
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
+from serving.scratch_folders import sweep_scratch
+
 logger = logging.getLogger("batch.pool")
 
 _DEFAULT_HOST, _DEFAULT_PORT, _DEFAULT_WORKERS = "127.0.0.1", 50000, 64
@@ -107,15 +109,13 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             # Of several with this name, the one that is meant ends with its connection to the engine.
             ending = found if len(found) == 1 else []
             self._workers = [one for one in self._workers if one not in ending]
-        for one in ending:
-            one.worker.end()
+        _end_workers(ending)
         return beam_fn_api_pb2.StopWorkerResponse()
 
     def close(self) -> None:
         with self._lock:
             workers, self._workers = self._workers, []
-        for one in workers:
-            one.worker.end()
+        _end_workers(workers)
 
     def _forget_ended(self) -> None:
         self._workers = [one for one in self._workers if one.worker.is_alive()]
@@ -185,6 +185,13 @@ class BootProcess:
                 self._tail.append(line.decode(errors="replace").strip())
                 sys.stderr.buffer.write(line)
                 sys.stderr.flush()
+
+
+def _end_workers(workers: Sequence[_StartedWorker]) -> None:
+    for one in workers:
+        one.worker.end()
+    # Their models and packages, and those of others that have ended; no other job may come for days.
+    sweep_scratch()
 
 
 def _find_caller(context: Any) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from batch import pool as batch_pool
 from batch.pool import BootProcess, WorkerPool, is_loopback, main, serve
 from batch.worker_signs import WorkerVersions
 from serving.artifacts.storage import FileStore
+from serving.scratch_folders import make_scratch_folder
 from tests.bounds import HANG_SECONDS
 
 
@@ -165,6 +167,26 @@ def test_a_worker_is_stopped_for_the_machine_that_asked_for_it() -> None:
 
     idle.pool.StopWorker(STOP, Caller("ipv4:10.0.0.1:50000"))
     assert idle.find_ended() == [True]
+
+
+def test_the_files_of_workers_that_have_ended_go_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models and packages, of killed workers too; those of workers that live stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "from serving.scratch_folders import make_scratch_folder; print(make_scratch_folder('packages'))"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    made = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+    left, used = Path(made.stdout.decode().strip()), make_scratch_folder("packages")
+    assert left.is_relative_to(tmp_path)
+
+    idle, caller = IdlePool(), Caller("ipv4:127.0.0.1:40000")
+    idle.pool.StartWorker(START, caller)
+    assert left.exists()
+    idle.pool.StopWorker(STOP, caller)
+
+    assert not left.exists()
+    assert used.exists()
 
 
 def test_a_pool_with_a_token_starts_workers_for_those_who_know_it(tmp_path: Path) -> None:

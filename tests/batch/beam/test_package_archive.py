@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from batch.beam import package_archive
+from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.beam.package_archive import PackageArchive, unpack_packages, write_packages
+from batch.failures import StepFailed, extract_failure
 from batch.messages import ModelSource
 from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, Unavailable
@@ -57,17 +59,28 @@ def test_an_archive_is_the_same_for_the_next_attempt(tmp_path: Path) -> None:
 
 
 def test_code_of_others_is_not_used(tmp_path: Path) -> None:
-    """Who may write to the job's output is not who may run code on the workers."""
+    """Who may write to the job's output is not who may run code on the workers. The job is told."""
     archive = pack(install(tmp_path / "code"), tmp_path / "job")
     changed = pack(install(tmp_path / "others", "evil.py"), tmp_path / "elsewhere")
     Path(changed.uri).replace(archive.uri)
     target = tmp_path / "worker"
     target.mkdir()
 
-    told = "The packages scorer-0.1.tar.gz, other-0.2.whl in {} are not those that the job has written there"
-    with pytest.raises(Unavailable, match=re.escape(told.format(archive.uri))):
+    told = (
+        f"The packages scorer-0.1.tar.gz, other-0.2.whl in {archive.uri} are not those that the job has "
+        "written there"
+    )
+    with pytest.raises(Unavailable, match=re.escape(told)):
         unpack_packages(archive, target)
     assert not list(target.rglob("*.py"))
+
+    model = SharedModel(ModelSource(prediction_class="scorer.Scorer"), "", 0, archive=archive)
+    with pytest.raises(StepFailed) as raised:
+        RuntimeHandler(model, {}, 0).load_model()
+    failed = extract_failure(str(raised.value))
+    assert failed is not None
+    assert failed.status == "UNAVAILABLE"
+    assert told in failed.message
 
 
 def test_compiled_modules_are_for_one_kind_of_machine(

@@ -20,13 +20,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from serving.errors import Unavailable
+from serving.errors import ResourceExhausted, Unavailable
 from serving.gateway.thread_pool import ThreadPool
 
 SESSION_SECONDS: Final = 8 * 3600.0
 _MAX_SESSIONS: Final = 1000
 # A page waits no longer for the database.
 _ASK_SECONDS: Final = 5.0
+_MAX_WAITING: Final = 100
 _VISITOR_FORMAT = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -37,7 +38,7 @@ class Session(NamedTuple):
 
 
 class SessionStore(Protocol):
-    """The sessions of visitors, by their ids. Calls raise Unavailable."""
+    """The sessions of visitors, by their ids. Calls raise a ServingError where they cannot be had."""
 
     async def open(self, token: str) -> str:
         """Begin a session; returns the id of its visitor."""
@@ -64,7 +65,7 @@ class LocalSessions:
 
     async def open(self, token: str) -> str:
         visitor = new_visitor()
-        self.keep(visitor, Session(token))
+        self.keep(visitor, Session(token), self._seconds)
         return visitor
 
     async def find(self, visitor: str) -> Session | None:
@@ -73,8 +74,8 @@ class LocalSessions:
     async def close(self, visitor: str) -> None:
         self.forget(visitor)
 
-    def keep(self, visitor: str, session: Session) -> None:
-        self._sessions[visitor] = session, self._clock() + self._seconds
+    def keep(self, visitor: str, session: Session, seconds: float) -> None:
+        self._sessions[visitor] = session, self._clock() + seconds
         while len(self._sessions) > self._most:
             self._sessions.popitem(last=False)
 
@@ -94,7 +95,7 @@ class SessionTable(Protocol):
 
     def add(self, session: str, token: bytes, seconds: float, most: int) -> None: ...
 
-    def find_token(self, session: str, seconds: float) -> bytes | None: ...
+    def find(self, session: str, seconds: float) -> tuple[bytes, float] | None: ...
 
     def remove(self, session: str) -> None: ...
 
@@ -108,7 +109,8 @@ class SharedSessions:
 
     def __init__(self, table: SessionTable) -> None:
         self._table = table
-        self._thread = ThreadPool("console sessions", 1)
+        # Any cookie is asked for: strangers may send many.
+        self._thread = ThreadPool("console sessions", 1, queue=_MAX_WAITING)
         self._seen = LocalSessions()
 
     async def open(self, token: str) -> str:
@@ -120,14 +122,15 @@ class SharedSessions:
     async def find(self, visitor: str) -> Session | None:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                sealed = await self._thread.run(self._table.find_token, _name_row(visitor), SESSION_SECONDS)
-        except (Unavailable, TimeoutError):
+                found = await self._thread.run(self._table.find, _name_row(visitor), SESSION_SECONDS)
+        except (ResourceExhausted, Unavailable, TimeoutError):
             return self._seen.recall(visitor)
-        if sealed is None:
+        if found is None:
             self._seen.forget(visitor)
             return None
+        sealed, seconds = found
         session = Session(_seal(visitor, sealed).decode(errors="replace"))
-        self._seen.keep(visitor, session)
+        self._seen.keep(visitor, session, seconds)
         return session
 
     async def close(self, visitor: str) -> None:

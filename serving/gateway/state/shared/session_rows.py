@@ -28,17 +28,19 @@ class SessionRows:
             connection.execute(sa.insert(CONSOLE_SESSIONS).values(added))
             connection.execute(sa.delete(CONSOLE_SESSIONS).where(is_over))
 
-    def find_token(self, session: str, seconds: float) -> bytes | None:
-        """The token of a session that has not ended.
+    def find(self, session: str, seconds: float) -> tuple[bytes, float] | None:
+        """The token of a session that has not ended, and how many seconds it has to go.
 
         One that has more than `seconds` to go was made before the clock was set back: it has ended, too.
         """
         latest = _NOW + sa.literal(datetime.timedelta(seconds=seconds), sa.Interval)
-        found = sa.select(CONSOLE_SESSIONS.c.token).where(
+        left = sa.extract("epoch", CONSOLE_SESSIONS.c.ends_at - _NOW)
+        found = sa.select(CONSOLE_SESSIONS.c.token, left.label("left")).where(
             CONSOLE_SESSIONS.c.id == session, CONSOLE_SESSIONS.c.ends_at.between(_NOW, latest)
         )
         with translate_errors(self._address), self._engine.begin() as connection:
-            return connection.execute(found).scalar_one_or_none()
+            row = connection.execute(found).one_or_none()
+        return None if row is None else (bytes(row.token), float(row.left))
 
     def remove(self, session: str) -> None:
         with translate_errors(self._address), self._engine.begin() as connection:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from serving.errors import ResourceExhausted, ServingError, Unavailable
 from serving.gateway.console.sessions import (
     LocalSessions,
     Session,
+    SharedSessions,
     derive_anti_forgery_token,
     is_anti_forgery_token,
     is_visitor,
@@ -37,6 +41,44 @@ def test_the_oldest_session_ends_when_there_are_too_many() -> None:
         store = LocalSessions(most=2)
         visitors = [await store.open(str(number)) for number in range(3)]
         assert [await store.find(visitor) is not None for visitor in visitors] == [False, True, True]
+
+    asyncio.run(main())
+
+
+class Table:
+    """A table of sessions that have so many seconds to go; it may be away."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, bytes] = {}
+        self.seconds = 60.0
+        self.error: ServingError | None = None
+
+    def add(self, session: str, token: bytes, seconds: float, most: int) -> None:
+        self.tokens[session] = token
+
+    def find(self, session: str, seconds: float) -> tuple[bytes, float] | None:
+        if self.error is not None:
+            raise self.error
+        return self.tokens[session], self.seconds
+
+    def remove(self, session: str) -> None:
+        del self.tokens[session]
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), ResourceExhausted("too many ask")])
+def test_a_session_that_was_seen_ends_on_time_where_it_cannot_be_asked_for(error: ServingError) -> None:
+    async def main() -> None:
+        table = Table()
+        sessions = SharedSessions(table)
+        visitor = await sessions.open("a")
+        assert await sessions.find(visitor) == Session("a")
+        table.error = error
+        assert await sessions.find(visitor) == Session("a")
+
+        table.error, table.seconds = None, 0.0
+        assert await sessions.find(visitor) == Session("a")
+        table.error = error
+        assert await sessions.find(visitor) is None
 
     asyncio.run(main())
 

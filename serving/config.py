@@ -34,7 +34,8 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _ROUTE = re.compile(r"/[^\s?#{}]*")
 _MOST_PORT = 65535
 _MOST_DAYS = 36500
-_MOST_SERVERS = 1000
+# That know each other: each computes with the rows of all.
+MOST_SERVERS = 128
 
 # Environment of frameworks, set before they are imported: one thread per library unless a node raises it
 # (more are slower for small models, and thread pools must not exist before a fork), and quiet logs.
@@ -364,10 +365,10 @@ class ServeConfig(ServerSettings):
         "Folder with the token of the account that has this right, and ca.crt of the API server.",
     )
     min_servers: int = setting(
-        1, "Lowest number of servers that are wanted.", minimum=1, maximum=_MOST_SERVERS, unit="servers"
+        1, "Lowest number of servers that are wanted.", minimum=1, maximum=MOST_SERVERS, unit="servers"
     )
     max_servers: int = setting(
-        10, "Highest number of servers that are wanted.", minimum=1, maximum=_MOST_SERVERS, unit="servers"
+        10, "Highest number of servers that are wanted.", minimum=1, maximum=MOST_SERVERS, unit="servers"
     )
     server_target_load: float = setting(
         0.75,

@@ -20,7 +20,7 @@ import msgspec
 from autoscaler.placement.members import WEIGHT_STEPS, Member, decide_weight
 from autoscaler.placement.ownership import NodeShare, choose_owners, rank_members
 from autoscaler.supervision import BackgroundLoop, Supervisor
-from serving.config import is_loopback
+from serving.config import MOST_SERVERS, is_loopback
 from serving.errors import ServingError
 from serving.gateway.proxy.peers.peer_client import PROBE_SECONDS, PeerClient
 from serving.gateway.proxy.peers.peer_protocol import (
@@ -30,7 +30,6 @@ from serving.gateway.proxy.peers.peer_protocol import (
     choose_version,
 )
 from serving.gateway.state.shared.membership import (
-    MOST_SERVERS,
     SILENT_SECONDS,
     Membership,
     ScalingReport,

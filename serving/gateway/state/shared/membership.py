@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from serving.config import MOST_SERVERS
 from serving.gateway.state.shared.database import PEER_SECRET, SERVERS, open_unchanged, translate_errors
 
 _NOW = sa.func.clock_timestamp(type_=sa.DateTime(timezone=True))
@@ -27,8 +28,8 @@ _LIVING = sa.literal(datetime.timedelta(seconds=SILENT_SECONDS), sa.Interval)
 _GONE = sa.literal(datetime.timedelta(minutes=1), sa.Interval)
 _KEPT = sa.literal(datetime.timedelta(hours=1), sa.Interval)
 _MOST_KEPT = 32
-# Rows that one server removes at a time, and rows that it reads: placement computes with each of them.
-_MOST_REMOVED, MOST_SERVERS = 1000, 128
+# Rows that one server removes at a time.
+_MOST_REMOVED = 1000
 _MOST_DOCUMENT_BYTES = 1 << 17
 
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]

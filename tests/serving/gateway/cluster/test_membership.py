@@ -9,7 +9,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from serving.gateway.state.shared.membership import MOST_SERVERS, Membership, ServerRecord
+from serving.config import MOST_SERVERS
+from serving.gateway.state.shared.membership import Membership, ServerRecord
 from serving.gateway.state.shared.postgres_store import PostgresStore
 from tests.postgres import Postgres
 

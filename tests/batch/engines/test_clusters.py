@@ -417,6 +417,32 @@ def test_a_worker_that_cannot_start_is_told_of(
     check_told(given, engine, tmp_path, report, options, told.format(engine.name))
 
 
+RAISING = f"""#!/bin/sh
+exec {sys.executable} -c "
+import batch.records.readers as readers, batch.boot as boot
+def read_shard(*_):
+    raise RuntimeError('out of order')
+readers.read_shard = read_shard
+boot.main()" "$@"
+"""
+
+
+def test_an_error_in_a_worker_fails_the_job(
+    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+) -> None:
+    """At once, in Python's words without Java's: on other workers it would be the same."""
+    options = f"{engine.options} {environment('PROCESS', tmp_path, script=RAISING)}"
+    with batch(given, tmp_path / "out", engine.runner, options) as job:
+        seconds = job.wait(1)
+
+    told = "in the state FAILED: RuntimeError: out of order"
+    assert told in job.said
+    assert "Workers were lost" not in job.said
+    assert job.left() == []
+    until(engine.is_free, "two places", seconds=60)
+    report(f"{engine.name}, told after {seconds:.0f} s: ...{told}...")
+
+
 def test_a_pool_that_is_not_there_is_told_of(
     given: Input, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:

@@ -300,6 +300,7 @@ def test_a_killed_worker_costs_its_own_shards(
     """Killed after a third of the shards; what is whole by then is not computed again."""
     options = f"{engine.options} {environment('PROCESS', tmp_path)}"
     shards = given.shards
+    assert shards >= 3, f"{ROWS} rows make {shards} shards, too few for a third (TESTS_ENGINE_ROWS)"
     with batch(given, tmp_path / "out", engine.runner, options) as job:
         job.until_sealed(shards // 3)
         before = job.sealed()

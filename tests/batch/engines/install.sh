@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts Flink, Spark, Prism and Beam's job servers into the folder $1 (2.5 GB), and writes there the variables that
+# Puts Flink, Spark, Prism and Beam's job servers into the folder $1 (1.6 GB), and writes there the variables that
 # test_clusters.py needs: . FOLDER/variables. Needs Java 17, Maven, Go and Python. What is there already is kept.
 set -eu
 FLINK=1.19.3

@@ -248,7 +248,7 @@ class Gateway:
             config.state_dir / "jobs",
             pool=self._pool,
             max_versions=config.max_versions_per_project,
-            fetch_files=self._deployer.fetch_files,
+            fetch_files=self._reconciler.fetch_files,
             find_server=lambda: None if sharing is None else sharing.own_server,
             log_copies=None if sharing is None else sharing.create_log_copies(config, environment),
         )
@@ -691,7 +691,7 @@ class Gateway:
         if record is None:
             return
         try:
-            await self._deployer.fetch_files(record)
+            await self._reconciler.fetch_files(record)
         except ServingError as error:
             raise StartFailedError(error.message) from error
 

@@ -138,7 +138,7 @@ class StateSharing:
             self.scaler = ServerScaler.from_settings(config, self._peers.list_servers)
             if self._version_sharing is not None:
                 self._prefetcher = VersionPrefetcher(
-                    lambda: catalog.state, self._version_sharing, self._peers, deployer.fetch_files
+                    lambda: catalog.state, self._version_sharing, self._peers, reconciler.fetch_files
                 )
         elif config.scaled_deployment:
             raise InvalidArgument(

@@ -238,16 +238,16 @@ class VersionDeployer:
     def _localize(self, record: VersionRecord) -> VersionRecord:
         return record if self._sharing is None else self._sharing.localize(record)
 
-    async def fetch_files(self, record: VersionRecord) -> VersionRecord:
-        """Have the files of a READY version on this server, and its nodes started with them.
+    def has_files(self, record: VersionRecord) -> bool:
+        """Whether the files of a READY version are on this server, as far as it knows."""
+        return self._sharing is None or self._sharing.is_here(record)
 
-        Returns the version with their paths. Raises a ServingError.
+    async def fetch_files(self, record: VersionRecord) -> VersionRecord:
+        """Have the files of a READY version on this server; returns the version with their paths.
+
+        Raises a ServingError.
         """
-        if self._sharing is None or self._sharing.is_here(record):
-            return self._localize(record)
-        record = await self._sharing.fetch(record)
-        self.track_version(record)
-        return record
+        return record if self._sharing is None else await self._sharing.fetch(record)
 
     def track_version(self, record: VersionRecord) -> None:
         """Have the autoscaler scale the version from now on."""

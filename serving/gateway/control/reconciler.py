@@ -76,6 +76,19 @@ class Reconciler:
             if known is not None:
                 self._deployment.track_version(known.record)
 
+    async def fetch_files(self, record: VersionRecord) -> VersionRecord:
+        """Have the files of a READY version on this server, and its nodes started with them.
+
+        Returns the version with their paths. Raises a ServingError.
+        """
+        had_files = self._deployment.has_files(record)
+        fetched = await self._deployment.fetch_files(record)
+        known = self._ready_versions.get(record.uid)
+        if not had_files and known is not None:
+            # As it is now: it may have been changed meanwhile, or deleted.
+            self._deployment.track_version(known.record)
+        return fetched
+
     def find_node_limit(self, uid: str) -> int | None:
         """How many nodes a READY version may have on all servers together; None if that was not said."""
         known = self._ready_versions.get(uid)

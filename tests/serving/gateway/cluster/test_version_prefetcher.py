@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from autoscaler.placement.ownership import choose_owners
 from serving.gateway.control.version_prefetcher import VersionPrefetcher
+from serving.gateway.control.version_sharing import _TRANSFERS
 from serving.names import VersionName
 from serving.resources import VersionState
 from tests.postgres import Postgres
@@ -74,6 +77,8 @@ def test_what_cannot_be_fetched_keeps_no_other_from_it(
 
     async def main(a: Member, b: Member) -> None:
         maker, other = await create_versions((a, b), model, owned=0)
+        for member in (a, b):
+            await member.gateway._supervisor.loops["packs"].stop()  # or the lost pack is made again
         await create_version(maker, model, "last")
         await other.until_version(VersionName("p", "m", "last"), VersionState.READY)
         sharing = other.sharing._version_sharing
@@ -105,6 +110,44 @@ def test_nothing_is_fetched_ahead_beyond_the_setting(postgres: Postgres, tmp_pat
         answer = await other.call("POST", f"/v1/{name}:predict", {"instances": [[1.0]]})
         assert answer == {"predictions": [3.0]}
         assert list_fetched(other) == {uid}
+
+    run(
+        postgres.create_database(),
+        tmp_path,
+        main,
+        shared_versions_uri=str(tmp_path / "shared"),
+        prefetch_bytes=0,
+    )
+
+
+def test_a_version_that_changes_while_it_is_fetched_is_scaled_as_it_is_then(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "model")
+
+    async def main(a: Member, b: Member) -> None:
+        maker, other = await create_versions((a, b), model, owned=1)
+        uid, *_ = list_owned(other)
+        record, scaler = other.gateway._reconciler.find_record(uid), other.gateway._autoscaler.versions[uid]
+        sharing, before = other.sharing._version_sharing, scaler.scaling
+        assert record is not None
+        assert sharing is not None
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(_TRANSFERS):
+                await stack.enter_async_context(sharing._transfers)
+            fetching = asyncio.create_task(other.gateway._reconciler.fetch_files(record))
+            await until(lambda: uid in sharing._fetches)
+            await maker.call(
+                "PATCH",
+                f"/v1/{record.name}?updateMask=autoScaling.maxNodes",
+                {"autoScaling": {"maxNodes": 7}},
+            )
+            await until(lambda: scaler.scaling != before)
+            changed = scaler.scaling
+        await fetching
+
+        assert list_fetched(other) == {uid}
+        assert scaler.scaling == changed
 
     run(
         postgres.create_database(),

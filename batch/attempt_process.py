@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -26,6 +27,9 @@ ReportMessage = Callable[[Mapping[str, Any]], None]
 
 # Online predictions have priority.
 _NICE = 10
+# New objects after which the garbage collector looks. What Beam imports stays: at every 700, as is usual,
+# the looks took a fifth of the time of the import.
+_GC_THRESHOLD = 50_000
 # Seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0
 
@@ -49,6 +53,7 @@ def run_attempt(request: JobRequest, send_report: job.SendReport) -> int:
     """
     _set_up_logging()
     os.nice(_NICE)
+    gc.set_threshold(_GC_THRESHOLD)
     lock = threading.Lock()
 
     def send_in_turn(report: JobReport) -> None:

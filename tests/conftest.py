@@ -24,6 +24,9 @@ set_grpc_environment()
 # A shell without job control ignores SIGINT in what it starts in the background, and tests pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Until all tests are collected: what they import stays.
+gc.disable()
+
 # No deadline: machines are noisy. A gate must not depend on luck: there the examples are always the same.
 settings.register_profile("search", deadline=None)
 settings.register_profile("gate", deadline=None, derandomize=True)
@@ -62,6 +65,7 @@ def pytest_collection_finish() -> None:
     """Keep what the imports have made, millions of objects, out of each later look for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -48,8 +48,6 @@ _COMMAND = module_command("serving.artifacts.shared_versions")
 # Versions that are packed or fetched at a time.
 _TRANSFERS = 4
 _THREADS = 2
-# What is fetched ahead leaves so much of the disk free.
-_FREE_SHARE = 0.2
 _GRACE_SECONDS = 1.0
 # Seconds beyond those in which the process reports something.
 _PATIENCE_SECONDS = 10.0
@@ -111,12 +109,12 @@ class VersionSharing:
         return local is not None and local.pack == deployed.pack
 
     async def has_room_ahead(self) -> bool:
-        """Whether files may be fetched that nobody has asked for yet."""
+        """Whether files may be fetched that nobody has asked for yet: they leave as much of the disk free."""
         config = self._config
         if self._known_bytes >= min(config.prefetch_bytes, config.shared_versions_bytes):
             return False
         disk = await self._threads.run(shutil.disk_usage, config.state_dir)
-        return disk.free > disk.total * _FREE_SHARE
+        return disk.free > config.prefetch_bytes
 
     async def publish(self, record: VersionRecord, deployed: DeploymentInfo) -> str:
         """Pack the version, whose files are on this server; returns the digest. Raises a ServingError."""

@@ -28,7 +28,7 @@ ReportMessage = Callable[[Mapping[str, Any]], None]
 # Online predictions have priority.
 _NICE = 10
 # New objects after which the garbage collector looks. What Beam imports stays: at every 700, as is usual,
-# the looks took a fifth of the time of the import.
+# the looks take up to a fifth of the time of the import.
 _GC_THRESHOLD = 50_000
 # Seconds between two heartbeats.
 _HEARTBEAT_SECONDS = 5.0

@@ -265,9 +265,8 @@ class ProxiedRequest:
     losses = deaths = 0
     needs_refresh = False
     _is_refreshed = False
-    _decline: Callable[[], None] | None = (
-        None  # of one that another server has passed on, after its own checks
-    )
+    # Of one that another server has passed on, after its own checks.
+    _decline: Callable[[], None] | None = None
     _hop: Hop | None = None
     _trace: RequestTrace | None = None
     _admitted_target: RouteTarget | None = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from serving.errors import LoadFailed
 from serving.runtimes.feature_rows import MAX_FEATURES
@@ -62,16 +62,22 @@ def read_header(file: Path) -> ModelHeader:
     return header
 
 
-def _read_lines(stream: IO[bytes]) -> dict[str, str]:
-    """The lines `name=value` up to the first empty one, which is read too."""
+def _read_lines(stream: BufferedReader) -> dict[str, str]:
+    """The lines `name=value` up to the first empty one; all empty ones that follow are read too."""
     found: dict[str, str] = {}
     for _ in range(_MAX_LINES):
         line = stream.readline().decode()
         if line == "\n":
+            _skip_empty_lines(stream)
             return found
         name, _, value = line.rstrip("\n").partition("=")
         found[name] = value
     raise ValueError("its head has no end")
+
+
+def _skip_empty_lines(stream: BufferedReader) -> None:
+    while stream.peek(1)[:1] == b"\n":
+        stream.read(1)
 
 
 def _parse_lines(lines: dict[str, str]) -> ModelHeader:
@@ -100,7 +106,7 @@ def _check_classes(header: ModelHeader, trees_at_once: int, trees: int) -> None:
         raise ValueError(f"it has {trees} trees, {rounds}, for {header.class_count} classes")
 
 
-def _check_trees(stream: IO[bytes], sizes: Sequence[int], width: int) -> None:
+def _check_trees(stream: BufferedReader, sizes: Sequence[int], width: int) -> None:
     """Raises ValueError if a tree is not where it should be, or is none. `stream` is at the first one."""
     for number, size in enumerate(sizes):
         title = b"Tree=%d\n" % number
@@ -111,7 +117,7 @@ def _check_trees(stream: IO[bytes], sizes: Sequence[int], width: int) -> None:
         raise ValueError("the end of its trees is missing")
 
 
-def _read_written_line(stream: IO[bytes]) -> bytes:
+def _read_written_line(stream: BufferedReader) -> bytes:
     """The next line that is not empty."""
     return next((line for line in stream if line != b"\n"), b"")
 

@@ -55,6 +55,15 @@ def test_the_text_of_an_early_version(text: str, tmp_path: Path) -> None:
     assert np.array_equal(lgb.Booster(model_file=file).predict(rows, num_threads=1), expected)
 
 
+def test_more_than_one_empty_line_before_the_trees(text: str, tmp_path: Path) -> None:
+    """A text in treelite's tests has two; LightGBM reads any number."""
+    file = tmp_path / "model.txt"
+    file.write_text(text.replace("\nTree=0\n", "\n\nTree=0\n", 1))
+
+    assert read_header(file).width == 2
+    assert lgb.Booster(model_file=file).num_trees() == 3
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -13,6 +14,8 @@ from tests.dockerfile import ROOT, Step, read
 FOLDER = ROOT / "serving" / "containers"
 MODEL = FOLDER / "Dockerfile.model"
 FILES = sorted(path for path in FOLDER.glob("Dockerfile.*") if path != MODEL)
+# Packages of Debian that its slim images lack, by the extra whose library asks for them.
+_SYSTEM_PACKAGES = {"lightgbm": "libgomp1", "onnx": "locales"}
 IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
 
 
@@ -41,14 +44,24 @@ def test_a_container_runs_as_nobody_in_particular(steps: list[Step]) -> None:
 
 
 def test_an_image_has_what_it_runs_and_no_more(steps: list[Step]) -> None:
-    """A slim base; no index files, no cache, no compilers, no sources: only what the last stage takes."""
+    """A slim base; no index files, no cache, no compilers, no sources: only what the last stage takes.
+
+    Of the system's packages those alone that the extras in the image need.
+    """
     stages = [number for number, step in enumerate(steps) if step.word == "FROM"]
-    final = steps[stages[-1] :]
+    build, final = steps[: stages[-1]], steps[stages[-1] :]
+    extras = set(re.findall(r"source\[([\w,]+)\]", " ".join(step.text for step in build))[0].split(","))
+    installed = [step.text for step in final if step.word == "RUN"]
 
     assert all("-slim" in steps[number].text for number in stages)
-    assert not [step for step in final if step.word == "RUN"]
     assert [step.words[1:] for step in final if step.word == "COPY"] == [["/opt/pilotlight/venv"] * 2]
-    assert not any("apt-get" in step.text for step in steps)
+    assert not any("apt-get" in step.text for step in build)
+    assert bool(installed) == bool(extras & _SYSTEM_PACKAGES.keys())
+    for text in installed:
+        packages = re.search(r"apt-get install --yes --no-install-recommends ([\w ]+?) +&&", text)
+        assert packages
+        assert set(packages[1].split()) == {_SYSTEM_PACKAGES[one] for one in extras & _SYSTEM_PACKAGES.keys()}
+        assert text.endswith("rm -rf /var/lib/apt/lists/*")
     assert all("--no-cache-dir" in step.text for step in steps if "pip install" in step.text)
 
 

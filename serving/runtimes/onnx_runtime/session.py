@@ -127,6 +127,15 @@ def _describe_missing_data(found: re.Match[str]) -> str:
     return f"keeps weights in {name}, which is not there. Copy all files that were exported into the folder."
 
 
+def _describe_missing_locale(found: re.Match[str]) -> str:
+    language, _, charset = found[1].partition(".")
+    return (
+        f"changes the case of texts by the rules of the locale {found[1]}, which this machine does not have. "
+        f"Make it: `apt-get install locales && localedef -i {language} -f {charset or 'UTF-8'} {found[1]}`, "
+        "and start the server again."
+    )
+
+
 def _describe_outside_data(_: re.Match[str]) -> str:
     return (
         "names a file of weights outside of its folder, which is not read. Save the model with its weights "
@@ -151,6 +160,7 @@ _LOAD_ERRORS: Sequence[tuple[re.Pattern[str], _Describe]] = (
     ),
     (re.compile(r"MLDataType for: (\S+) is not currently registered"), _describe_missing_type),
     (re.compile(r'External data path does not exist: "([^"]*)"'), _describe_missing_data),
+    (re.compile(r"Failed to construct locale with name: ?([\w.@-]+)"), _describe_missing_locale),
     (re.compile(r"escapes model directory|Absolute paths? not allowed"), _describe_outside_data),
     (
         re.compile(r"INVALID_PROTOBUF|No graph was found"),

@@ -9,7 +9,7 @@ import pytest
 
 from serving.errors import LoadFailed
 from serving.runtimes.onnx_runtime.session import clean_message, open_session, run_session
-from tests.serving.runtimes.onnx_runtime.models import FLOAT, make_identity, make_model, write
+from tests.serving.runtimes.onnx_runtime.models import FLOAT, STRING, make_identity, make_model, write
 
 VERSION = onnxruntime.__version__.replace(".", r"\.")
 
@@ -92,6 +92,20 @@ def test_types_without_an_implementation(tmp_path: Path) -> None:
 def test_complex_numbers(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed, match=r"has values of the type tensor\(complex64\)"):
         open_model(make_identity(onnx.TensorProto.COMPLEX64), tmp_path)
+
+
+def test_a_locale_that_is_missing(tmp_path: Path) -> None:
+    """As slim images have none but C: converted vectorizers of scikit-learn ask for one by default."""
+    model = make_model(
+        [("x", STRING, [2])],
+        [("y", STRING, [2])],
+        [("StringNormalizer", ["x"], ["y"])],
+        case_change_action="LOWER",
+        locale="xx_XX.UTF-8",
+    )
+
+    with pytest.raises(LoadFailed, match=r"locale xx_XX\.UTF-8, .*localedef -i xx_XX -f UTF-8 xx_XX\.UTF-8"):
+        open_model(model, tmp_path)
 
 
 @pytest.mark.parametrize(

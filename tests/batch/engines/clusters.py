@@ -12,6 +12,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ _OPENED = (
     "sun.security.action",
     "sun.util.calendar",
 )
+# Those that a cluster has, with one place each.
+WORKERS = 2
 JAVA = ("java", *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED))
 
 
@@ -281,3 +284,65 @@ def is_listening(port: int) -> bool:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class RealEngine:
+    """A cluster of two workers, and the options of Beam that reach it through a job server."""
+
+    name: str
+    cluster: EngineCluster
+    options: str
+
+    @property
+    def runner(self) -> str:
+        return f"{self.name}Runner"
+
+    def add_workers(self) -> None:
+        for number in range(WORKERS):
+            self.cluster.add_worker(f"worker-{number}")
+        until(self.is_free, "two workers")
+
+    def is_free(self) -> bool:
+        return self.cluster.is_free(WORKERS)
+
+    def has_ended_all(self) -> bool:
+        return not self.cluster.list_unfinished()
+
+
+@contextmanager
+def running_flink(
+    folder: Path, libraries: str = "TESTS_FLINK", server: str = "TESTS_FLINK_JOB_SERVER"
+) -> Iterator[RealEngine]:
+    """A JobManager and two TaskManagers of one slot, which ends a job that has lost one. The variables name
+    its jars and those of its job server.
+    """
+    jar = path_from(server)
+    cluster = FlinkCluster(path_from(libraries), folder)
+    try:
+        with job_server(jar, folder / "server", f"--flink-master={cluster.address}") as address:
+            options = f"--flink_master={cluster.address} --job_endpoint={address}"
+            yield RealEngine("Flink", cluster, options)
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def running_spark(
+    folder: Path, home: str = "TESTS_SPARK", server: str = "TESTS_SPARK_JOB_SERVER"
+) -> Iterator[RealEngine]:
+    """A master and two workers of one core. The variables name its folder and the jar of its job server."""
+    jar = path_from(server)
+    cluster = SparkCluster(path_from(home), folder)
+    try:
+        with job_server(jar, folder / "server", f"--spark-master-url={cluster.address}") as address:
+            options = (
+                f"--spark_master_url={cluster.address} --spark_master_webui={cluster.web} "
+                f"--job_endpoint={address}"
+            )
+            yield RealEngine("Spark", cluster, options)
+    finally:
+        cluster.close()
+
+
+ENGINES = {"Flink": running_flink, "Spark": running_spark}

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.batch.engines.clusters import (
-    EngineCluster,
-    FlinkCluster,
-    SparkCluster,
+    ENGINES,
+    WORKERS,
+    RealEngine,
     free_port,
-    job_server,
     path_from,
 )
-from tests.batch.engines.sample_models import BUILDERS, COLUMNS
+from tests.batch.engines.local_batch import (
+    EMBEDDED,
+    Batch,
+    Input,
+    batch,
+    build_input,
+    environment,
+    read_results,
+    write_rows,
+)
 from tests.bounds import JOB_SECONDS
 from tests.conftest import Report
 from tests.end_to_end import jobs
@@ -35,20 +40,14 @@ from tests.server import Server, running_server, until
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 ROWS = int(os.environ.get("TESTS_ENGINE_ROWS", "1000000"))
-# One of so many lines is no record.
-BAD_EVERY = 50
-WORKERS = 2
 # Within these seconds an engine must have ended a job that is cancelled, and its trouble must be told.
 CANCELLED_WITHIN, TOLD_WITHIN = 10.0, 120.0
 
 
 @dataclass(frozen=True)
-class Input:
-    """A model, rows for it, and what the embedded runner makes of them."""
+class ExpectedInput(Input):
+    """And what the embedded runner makes of it, in so many seconds."""
 
-    root: Path
-    model: Path
-    flags: tuple[str, ...]
     results: dict[str, bytes]
     seconds: float
 
@@ -62,29 +61,19 @@ class Inputs:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._made: dict[str, Input] = {}
-        generator = np.random.default_rng(0)
-        (root / "in").mkdir()
-        for part in range(8):
-            rows = np.round(generator.normal(size=(ROWS // 8, COLUMNS)), 6).tolist()
-            with (root / f"in/part-{part}.jsonl").open("w") as file:
-                for number, row in enumerate(rows):
-                    is_bad = number % BAD_EVERY == 7
-                    file.write("[1, 2, nonsense\n" if is_bad else json.dumps(row) + "\n")
+        self._made: dict[str, ExpectedInput] = {}
+        write_rows(root / "in", ROWS)
 
-    def of(self, kind: str) -> Input:
+    def of(self, kind: str) -> ExpectedInput:
         if kind not in self._made:
             self._made[kind] = self._make(kind)
         return self._made[kind]
 
-    def _make(self, kind: str) -> Input:
-        model = self._root / kind / "model"
-        model.mkdir(parents=True)
-        flags = tuple(BUILDERS[kind](model))
+    def _make(self, kind: str) -> ExpectedInput:
+        found = build_input(self._root, kind)
         output = self._root / kind / "expected"
-        plain = Input(self._root, model, flags, {}, 0)
-        seconds = Batch(plain, output, "FnApiRunner").wait()
-        return replace(plain, results=read_results(output), seconds=seconds)
+        seconds = Batch(found, output, EMBEDDED).wait()
+        return ExpectedInput(found.root, found.model, found.flags, read_results(output), seconds)
 
 
 @pytest.fixture(scope="module")
@@ -93,92 +82,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 
 @pytest.fixture(scope="module")
-def given(inputs: Inputs) -> Input:
+def given(inputs: Inputs) -> ExpectedInput:
     """The input of tests that need one kind of model only."""
     return inputs.of("xgboost")
-
-
-def read_results(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("prediction.*")}
-
-
-class Batch:
-    """`pilotlight local batch` on the rows, at work."""
-
-    def __init__(self, given: Input, output: Path, runner: str, options: str = "", *flags: str) -> None:
-        code = (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-            "from serving.cli import main; main()"
-        )
-        line = (
-            f"local batch --model-dir {given.model} --input-paths {given.root}/in/* --output-path {output} "
-            f"--runner {runner} --max-worker-count {WORKERS}"
-        )
-        self.output = output
-        self.log = output.with_suffix(".log")
-        self.begun = time.monotonic()
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", code, *shlex.split(line)),
-                    *(("--pipeline-options", options) if options else ()),
-                    *given.flags,
-                    *flags,
-                ],
-                stdout=log,
-                stderr=log,
-            )
-
-    def wait(self, code: int = 0) -> float:
-        """How many seconds it took."""
-        assert self.process.wait(JOB_SECONDS * 2) == code, self.said
-        return time.monotonic() - self.begun
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def sealed(self) -> int:
-        return len(list(self.output.glob(".pilotlight/*/*/sealed/*.json")))
-
-    def pieces(self) -> set[str]:
-        return {path.name for path in self.output.glob(".pilotlight/*/*/pieces/*.results")}
-
-    def until_sealed(self, count: int = 1) -> None:
-        until(
-            lambda: self.sealed() >= count or self.process.poll() is not None,
-            f"{count} shards",
-            seconds=JOB_SECONDS,
-        )
-        assert self.process.poll() is None, self.said
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
-
-    def left(self) -> list[Path]:
-        return [path for path in self.output.rglob("*") if path.is_file()]
-
-
-@contextmanager
-def batch(given: Input, output: Path, runner: str, options: str, *flags: str) -> Iterator[Batch]:
-    started = Batch(given, output, runner, options, *flags)
-    try:
-        yield started
-    finally:
-        started.end()
-
-
-def environment(kind: str, root: Path, address: str = "", script: str = "") -> str:
-    """Beam's options for workers of our own boot or pool."""
-    if kind == "EXTERNAL":
-        return f"--environment_type=EXTERNAL --environment_config={address}"
-    program = root / f"worker-{abs(hash(script)) % 10_000}"
-    program.write_text(script or f'#!/bin/sh\nexec {sys.executable} -m batch.boot "$@"\n')
-    program.chmod(0o755)
-    config = json.dumps({"command": str(program)}, separators=(",", ":"))
-    return f"--environment_type=PROCESS --environment_config={shlex.quote(config)}"
 
 
 @pytest.fixture(scope="module")
@@ -198,68 +104,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 # ---- engines
-
-
-@dataclass(frozen=True)
-class RealEngine:
-    """A cluster of two workers, and the options of Beam that reach it through a job server."""
-
-    name: str
-    cluster: EngineCluster
-    options: str
-
-    @property
-    def runner(self) -> str:
-        return f"{self.name}Runner"
-
-    def add_workers(self) -> None:
-        for number in range(WORKERS):
-            self.cluster.add_worker(f"worker-{number}")
-        until(self.is_free, "two workers")
-
-    def is_free(self) -> bool:
-        return self.cluster.is_free(WORKERS)
-
-    def has_ended_all(self) -> bool:
-        return not self.cluster.list_unfinished()
-
-
-@contextmanager
-def running_flink(
-    folder: Path, libraries: str = "TESTS_FLINK", server: str = "TESTS_FLINK_JOB_SERVER"
-) -> Iterator[RealEngine]:
-    """A JobManager and two TaskManagers of one slot, which ends a job that has lost one. The variables name
-    its jars and those of its job server.
-    """
-    jar = path_from(server)
-    cluster = FlinkCluster(path_from(libraries), folder)
-    try:
-        with job_server(jar, folder / "server", f"--flink-master={cluster.address}") as address:
-            options = f"--flink_master={cluster.address} --job_endpoint={address}"
-            yield RealEngine("Flink", cluster, options)
-    finally:
-        cluster.close()
-
-
-@contextmanager
-def running_spark(
-    folder: Path, home: str = "TESTS_SPARK", server: str = "TESTS_SPARK_JOB_SERVER"
-) -> Iterator[RealEngine]:
-    """A master and two workers of one core. The variables name its folder and the jar of its job server."""
-    jar = path_from(server)
-    cluster = SparkCluster(path_from(home), folder)
-    try:
-        with job_server(jar, folder / "server", f"--spark-master-url={cluster.address}") as address:
-            options = (
-                f"--spark_master_url={cluster.address} --spark_master_webui={cluster.web} "
-                f"--job_endpoint={address}"
-            )
-            yield RealEngine("Spark", cluster, options)
-    finally:
-        cluster.close()
-
-
-ENGINES = {"Flink": running_flink, "Spark": running_spark}
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -295,7 +139,7 @@ def test_an_engine_gives_the_same_bytes(
 
 
 def test_a_killed_worker_costs_its_own_shards(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     """Killed after a third of the shards; what is whole by then is not computed again."""
     options = f"{engine.options} {environment('PROCESS', tmp_path)}"
@@ -324,7 +168,7 @@ def test_a_killed_worker_costs_its_own_shards(
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "too many errors"])
 def test_an_end_reaches_the_engine(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report, how: str
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report, how: str
 ) -> None:
     """Its job is over within seconds, its places are free, and nothing is left."""
     options = f"{engine.options} {environment('PROCESS', tmp_path)}"
@@ -346,7 +190,7 @@ def test_an_end_reaches_the_engine(
 
 
 @contextmanager
-def submitted(given: Input, engine: RealEngine, folder: Path) -> Iterator[tuple[Server, str]]:
+def submitted(given: ExpectedInput, engine: RealEngine, folder: Path) -> Iterator[tuple[Server, str]]:
     """A server with a job that has its first shard, and the name of the job."""
     options = f"{engine.options} {environment('PROCESS', folder)}"
     flags = ("--batch-runner", engine.runner, "--batch-options", options, "--local-folders", "/")
@@ -361,7 +205,7 @@ def submitted(given: Input, engine: RealEngine, folder: Path) -> Iterator[tuple[
 
 
 def test_a_cancel_by_the_api_reaches_the_engine(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     """As those of the command line."""
     with submitted(given, engine, tmp_path) as (server, name):
@@ -376,7 +220,7 @@ def test_a_cancel_by_the_api_reaches_the_engine(
 
 
 def test_an_attempt_that_was_killed_is_ended_by_the_next(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     """Its pipeline runs on in the engine, which has no place for another one."""
     with submitted(given, engine, tmp_path) as (server, name):
@@ -411,7 +255,7 @@ boot.main()" "$@"
     ids=["ends", "silent", "other version"],
 )
 def test_a_worker_that_cannot_start_is_told_of(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report, script: str, told: str
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report, script: str, told: str
 ) -> None:
     """In one sentence, within two minutes."""
     options = f"{engine.options} {environment('PROCESS', tmp_path, script=script)}"
@@ -429,7 +273,7 @@ boot.main()" "$@"
 
 
 def test_an_error_in_a_worker_fails_the_job(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     """At once, in Python's words without Java's: on other workers it would be the same."""
     options = f"{engine.options} {environment('PROCESS', tmp_path, script=RAISING)}"
@@ -445,7 +289,7 @@ def test_an_error_in_a_worker_fails_the_job(
 
 
 def test_a_pool_that_is_not_there_is_told_of(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     options = f"{engine.options} {environment('EXTERNAL', tmp_path, address)}"
@@ -453,7 +297,7 @@ def test_a_pool_that_is_not_there_is_told_of(
 
 
 def check_told(
-    given: Input, engine: RealEngine, folder: Path, report: Report, options: str, told: str
+    given: ExpectedInput, engine: RealEngine, folder: Path, report: Report, options: str, told: str
 ) -> None:
     with batch(given, folder / "out", engine.runner, options) as job:
         until(lambda: told in job.said, told, seconds=TOLD_WITHIN)
@@ -463,7 +307,7 @@ def check_told(
 
 
 def test_a_job_waits_for_a_place_and_says_so(
-    given: Input, engine: RealEngine, tmp_path: Path, report: Report
+    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
     """It goes on as soon as there is one. Flink needs all places at once, Spark takes what there is."""
     options = f"{engine.options} {environment('PROCESS', tmp_path)}"
@@ -499,7 +343,7 @@ def test_a_job_waits_for_a_place_and_says_so(
     ids=["Flink", "Spark"],
 )
 def test_another_version_of_the_engine_is_told(
-    given: Input, tmp_path: Path, report: Report, name: str, cluster: str, server: str
+    given: ExpectedInput, tmp_path: Path, report: Report, name: str, cluster: str, server: str
 ) -> None:
     """The job server was built for another one than that of the cluster."""
     with ENGINES[name](tmp_path / name, cluster, server) as engine:
@@ -513,7 +357,7 @@ def test_another_version_of_the_engine_is_told(
     report(f"{name}, told after {seconds:.0f} s: {told}")
 
 
-def test_prism_gives_the_same_bytes(given: Input, tmp_path: Path, report: Report) -> None:
+def test_prism_gives_the_same_bytes(given: ExpectedInput, tmp_path: Path, report: Report) -> None:
     """With a Prism of the same version as Beam."""
     options = f"--prism_location={path_from('TESTS_PRISM')}"
     with batch(given, tmp_path / "out", "PrismRunner", options) as job:

@@ -22,6 +22,7 @@ import msgspec
 
 from batch.worker_signs import WorkerVersions, write_sign
 from serving.artifacts.storage import FileStore
+from serving.config import set_framework_environment
 from serving.errors import ServingError
 
 # Among the job's experiments, which reach workers on every engine. Beam splits them at commas.
@@ -39,6 +40,8 @@ def format_experiment(signs_folder: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until the engine ends the worker, or the process that started it is gone."""
     given = _parse_arguments(arguments)
+    # There are as many workers as the engine has cores for.
+    set_framework_environment()
     _end_with_parent()
     info = _fetch_provision_info(given.provision_endpoint, given.id)
     environment = _build_environment(given, info)

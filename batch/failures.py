@@ -1,8 +1,13 @@
-"""How jobs fail: too many rejected records, or an error in a step, carried through Beam in its text."""
+"""How jobs fail: too many rejected records, or an error in a step, carried through Beam in its text.
+
+Engines tell of that late: workers on other machines leave it in a file, too.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import traceback
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +16,11 @@ from dataclasses import dataclass
 import msgspec
 
 from batch.messages import FailureStatus
-from serving.errors import InvalidArgument, ServingError, Unavailable
+from batch.worker_signs import WorkerFailure, write_failure
+from serving.artifacts.storage import FileStore
+from serving.errors import Internal, InvalidArgument, ServingError, Unavailable, describe_exception
+
+logger = logging.getLogger(__name__)
 
 # A share counts from this many records on while a job runs, and always at its end.
 _MIN_RECORDS = 1000
@@ -45,6 +54,50 @@ def carry_errors() -> Iterator[None]:
         raise StepFailed(
             f"{error.message} pilotlight-failure:{urlsafe_b64encode(failed).decode()}:"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StepErrors:
+    """Carries the errors of steps. With `folder`, that of the workers' signs, the first one is written there
+    as well: an engine repeats a step that has failed a few times, with new workers, before it tells.
+    """
+
+    files: FileStore | None = None
+    folder: str = ""
+
+    @contextmanager
+    def carry(self) -> Iterator[None]:
+        try:
+            with carry_errors():
+                yield
+        except StepFailed as error:
+            self._write(error.__cause__ or error)
+            raise
+        except MemoryError:
+            # Another worker may have enough.
+            raise
+        except Exception as error:
+            self._write(error)
+            raise
+
+    def _write(self, error: BaseException) -> None:
+        if self.files is None or isinstance(error, Unavailable):
+            return
+        failure = (
+            FailureStatus(error.status, error.message)
+            if isinstance(error, ServingError)
+            else FailureStatus(Internal.status, f"The pipeline failed: {describe_exception(error)}")
+        )
+        trace = "".join(traceback.format_exception(error))
+        try:
+            write_failure(self.files, self.folder, WorkerFailure(failure, trace))
+        except (ServingError, OSError) as other:
+            # The engine tells of the error, later.
+            logger.warning("%s cannot be written: %s", self.folder, other)
+
+
+# For workers of this machine: their first error ends the pipeline.
+IN_TEXT_ONLY = StepErrors()
 
 
 def extract_failure(text: str) -> FailureStatus | None:

@@ -1,6 +1,7 @@
-"""Signs of life of workers on other machines: a small file each, in the folder of the job's temporary files.
+"""What workers on other machines tell: small files in the folder of the job's temporary files.
 
-Engines do not tell whether the worker that they have asked for has begun.
+Engines do not tell whether the worker that they have asked for has begun, and repeat what has failed a few
+times before they tell of that.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import uuid
 from collections.abc import Sequence
 
 import msgspec
 
+from batch.messages import FailureStatus
 from serving.artifacts.storage import FileStore
 from serving.errors import ServingError
+
+# In the folder of the signs.
+_FAILURES = "failures"
 
 
 class WorkerSign(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,6 +28,13 @@ class WorkerSign(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str
     pid: int
     trouble: str = ""
+
+
+class WorkerFailure(msgspec.Struct, frozen=True):
+    """An error in a step that would be the same on other workers; `trace` is Python's."""
+
+    failure: FailureStatus
+    trace: str
 
 
 class WorkerVersions(msgspec.Struct, frozen=True):
@@ -64,3 +77,17 @@ def read_signs(files: FileStore, folder: str) -> Sequence[WorkerSign]:
         return [msgspec.json.decode(files.read(name), type=WorkerSign) for name in names]
     except (ServingError, OSError, msgspec.DecodeError):
         return ()
+
+
+def write_failure(files: FileStore, folder: str, failure: WorkerFailure) -> None:
+    """`folder` is that of the signs. Raises a ServingError or OSError."""
+    files.write(f"{folder}/{_FAILURES}/{uuid.uuid4().hex}.json", msgspec.json.encode(failure))
+
+
+def find_failure(files: FileStore, folder: str) -> WorkerFailure | None:
+    """One of those that there are now; None if they cannot be read."""
+    try:
+        names = [item.uri for item in files.glob(f"{folder}/{_FAILURES}/*")]
+        return msgspec.json.decode(files.read(names[0]), type=WorkerFailure) if names else None
+    except (ServingError, OSError, msgspec.DecodeError):
+        return None

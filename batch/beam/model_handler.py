@@ -14,8 +14,8 @@ from typing import Any
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from apache_beam.utils.shared import Shared
 
-from batch import failures
 from batch.beam.package_archive import PackageArchive, unpack_packages
+from batch.failures import IN_TEXT_ONLY, StepErrors
 from batch.messages import ModelSource
 from batch.records.blocks import BatchedBlock, RejectedRecord, reject_record
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
@@ -98,14 +98,21 @@ class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
     batches of a fixed size.
     """
 
-    def __init__(self, model: SharedModel, parameters: Mapping[str, Any], rows: int) -> None:
+    def __init__(
+        self,
+        model: SharedModel,
+        parameters: Mapping[str, Any],
+        rows: int,
+        errors: StepErrors = IN_TEXT_ONLY,
+    ) -> None:
         super().__init__()
         self._model = model
         self._parameters = dict(parameters)
         self._rows = rows
+        self._errors = errors
 
     def load_model(self) -> Runtime:
-        with failures.carry_errors():
+        with self._errors.carry():
             return self._model.load()
 
     def run_inference(

@@ -23,7 +23,7 @@ from batch import failures
 from batch.beam.model_handler import RuntimeHandler, SharedModel
 from batch.beam.progress import ProgressTotals, ProgressWriter
 from batch.beam.shard_queue import ShardQueue
-from batch.failures import ErrorLimit, JobFailed
+from batch.failures import IN_TEXT_ONLY, ErrorLimit, JobFailed, StepErrors
 from batch.messages import FailureStatus, JobCounts
 from batch.records import readers, writers
 from batch.records.blocks import BatchedBlock, EncodedBlock, RecordBlock, ShardPiece
@@ -60,19 +60,26 @@ class PipelinePlan:
     style: AnswerStyle = AnswerStyle()
     queue: ShardQueue | None = None
 
+    @property
+    def errors(self) -> StepErrors:
+        if self.progress_folder:
+            return IN_TEXT_ONLY
+        return StepErrors(self.files, format_signs_folder(self.folder))
+
 
 def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
+    errors, progress = plan.errors, ProgressWriter(plan.progress_folder)
     (
         pipeline
         | "Shards" >> beam.Create([(shard.index, shard) for shard in plan.shards], reshuffle=False)
         | "Hand out" >> beam.GroupByKey()
-        | "Read" >> beam.ParDo(ReadShards(plan.files, plan.data_format, plan.folder, plan.queue))
-        | "Decode" >> beam.ParDo(DecodeRecords(plan.model, plan.parameters, plan.keys))
-        | "Predict" >> RunInference(RuntimeHandler(plan.model, plan.parameters, plan.batch_size))
-        | "Encode" >> beam.ParDo(EncodePredictions(plan.output_format, plan.style))
-        | "Write" >> beam.ParDo(WritePieces(plan.files, plan.folder, ProgressWriter(plan.progress_folder)))
+        | "Read" >> beam.ParDo(ReadShards(plan.files, plan.data_format, plan.folder, plan.queue, errors))
+        | "Decode" >> beam.ParDo(DecodeRecords(plan.model, plan.parameters, plan.keys, errors))
+        | "Predict" >> RunInference(RuntimeHandler(plan.model, plan.parameters, plan.batch_size, errors))
+        | "Encode" >> beam.ParDo(EncodePredictions(plan.output_format, plan.style, errors))
+        | "Write" >> beam.ParDo(WritePieces(plan.files, plan.folder, progress, errors))
         | "Bring together" >> beam.GroupByKey()
-        | "Seal" >> beam.ParDo(SealShards(plan.files, plan.folder))
+        | "Seal" >> beam.ParDo(SealShards(plan.files, plan.folder, errors))
     )
 
 
@@ -83,16 +90,19 @@ class ReadShards(beam.DoFn):
     out, at the first shard that it is given.
     """
 
-    def __init__(self, files: FileStore, data_format: str, folder: str, queue: ShardQueue | None) -> None:
+    def __init__(
+        self, files: FileStore, data_format: str, folder: str, queue: ShardQueue | None, errors: StepErrors
+    ) -> None:
         self._files = files
         self._data_format = data_format
         self._folder = folder
         self._queue = queue
+        self._errors = errors
 
     def process(self, element: tuple[int, Iterable[Shard]]) -> Iterator[RecordBlock]:
         _, given = element
         shards = given if self._queue is None else self._queue.take_all()
-        with failures.carry_errors():
+        with self._errors.carry():
             for shard in shards:
                 if not writers.is_sealed(self._files, self._folder, shard.index):
                     yield from readers.read_shard(self._files, shard, self._data_format)
@@ -101,30 +111,34 @@ class ReadShards(beam.DoFn):
 class DecodeRecords(beam.DoFn):
     """Decodes records to instances in the model's input format."""
 
-    def __init__(self, model: SharedModel, parameters: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    def __init__(
+        self, model: SharedModel, parameters: Mapping[str, Any], keys: tuple[str, ...], errors: StepErrors
+    ) -> None:
         self._model = model
         self._parameters = parameters
         self._keys = keys
+        self._errors = errors
 
     def setup(self) -> None:
         """Load the model, which determines the format."""
-        with failures.carry_errors():
+        with self._errors.carry():
             self._runtime = self._model.load()
             self._instances = RecordDecoder(self._runtime.input_format(self._parameters), self._keys)
 
     def process(self, element: RecordBlock) -> Iterator[BatchedBlock]:
-        with failures.carry_errors():
+        with self._errors.carry():
             yield self._instances.decode(element)
 
 
 class EncodePredictions(beam.DoFn):
     """Encodes predictions as lines."""
 
-    def __init__(self, output_format: str, style: AnswerStyle) -> None:
+    def __init__(self, output_format: str, style: AnswerStyle, errors: StepErrors) -> None:
         self._lines = LineEncoder(output_format, style)
+        self._errors = errors
 
     def process(self, element: PredictionResult) -> Iterator[EncodedBlock]:
-        with failures.carry_errors():
+        with self._errors.carry():
             yield self._lines.encode(cast(BatchedBlock, element.inference))
 
 
@@ -134,19 +148,20 @@ class WritePieces(beam.DoFn):
     A shard that is in one bundle as a whole, as it is on engines that fuse steps, is sealed at once.
     """
 
-    def __init__(self, files: FileStore, folder: str, meter: ProgressWriter) -> None:
+    def __init__(self, files: FileStore, folder: str, progress: ProgressWriter, errors: StepErrors) -> None:
         self._files = files
         self._folder = folder
-        self._progress = meter
+        self._progress = progress
+        self._errors = errors
         self._open: dict[int, writers.PieceWriter] = {}
         self._predictions = Metrics.counter(NAMESPACE, PREDICTIONS)
-        self._errors = Metrics.counter(NAMESPACE, ERRORS)
+        self._rejected = Metrics.counter(NAMESPACE, ERRORS)
         self._bytes = Metrics.counter(NAMESPACE, BYTES)
 
     def setup(self) -> None:
         self._progress.start()
         if not self._progress.is_local:
-            with failures.carry_errors():
+            with self._errors.carry():
                 write_sign(self._files, format_signs_folder(self._folder))
 
     def start_bundle(self) -> None:
@@ -157,7 +172,7 @@ class WritePieces(beam.DoFn):
 
         Returns the pieces of shards that other bundles have the rest of.
         """
-        with failures.carry_errors():
+        with self._errors.carry():
             writer = self._open.get(element.shard)
             if writer is None:
                 writer = writers.PieceWriter(self._files, self._folder, element.shard, element.index)
@@ -174,7 +189,7 @@ class WritePieces(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         """Close the files of shards whose last block is in another bundle."""
-        with failures.carry_errors():
+        with self._errors.carry():
             for shard, writer in self._open.items():
                 yield WindowedValue(
                     (shard, writer.close()), GlobalWindow().max_timestamp(), (GlobalWindow(),)
@@ -188,7 +203,7 @@ class WritePieces(beam.DoFn):
 
     def _count_block(self, block: EncodedBlock) -> None:
         self._predictions.inc(block.predictions)
-        self._errors.inc(len(block.rejected))
+        self._rejected.inc(len(block.rejected))
         self._bytes.inc(block.stored_bytes)
         examples = [f"{block.file} at byte {bad.offset}: {bad.reason}" for bad in block.rejected[:3]]
         done = ProgressTotals(
@@ -200,13 +215,14 @@ class WritePieces(beam.DoFn):
 class SealShards(beam.DoFn):
     """Joins the pieces of a shard to one file, and records that it is complete."""
 
-    def __init__(self, files: FileStore, folder: str) -> None:
+    def __init__(self, files: FileStore, folder: str, errors: StepErrors) -> None:
         self._files = files
         self._folder = folder
+        self._errors = errors
 
     def process(self, element: tuple[int, Iterable[ShardPiece]]) -> None:
         shard, pieces = element
-        with failures.carry_errors():
+        with self._errors.carry():
             writers.seal_shard(self._files, self._folder, shard, pieces)
 
 

@@ -29,7 +29,7 @@ from batch.engines.engine import Engine, EngineState
 from batch.engines.root_cause import find_busy_job_server, find_root_cause, find_version_conflict
 from batch.failures import JobFailed, WorkersLost
 from batch.messages import FailureStatus, JobCounts
-from batch.worker_signs import format_signs_folder, read_signs
+from batch.worker_signs import WorkerFailure, find_failure, format_signs_folder, read_signs
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,8 @@ def run_remote(
             result = _submit_pipeline(remote, plan)
             watch = TroubleWatch(remote.engine, partial(read_signs, plan.files, signs), context.on_trouble)
             try:
-                _follow_pipeline(result, remote, context, watch, earlier)
+                find = partial(find_failure, plan.files, signs)
+                _follow_pipeline(result, remote, context, watch, earlier=earlier, find_failure=find)
             except BaseException:
                 _cancel_pipeline(result)
                 raise
@@ -126,15 +127,24 @@ def _submit_pipeline(remote: RemoteRunner, plan: PipelinePlan) -> Any:
 
 
 def _follow_pipeline(
-    result: Any, remote: RemoteRunner, context: RunContext, watch: TroubleWatch, earlier: JobCounts
+    result: Any,
+    remote: RemoteRunner,
+    context: RunContext,
+    watch: TroubleWatch,
+    *,
+    earlier: JobCounts,
+    find_failure: Callable[[], WorkerFailure | None],
 ) -> None:
-    """Poll a pipeline until it ends. Raises JobFailed; Unavailable when the runner or a worker is lost."""
+    """Poll a pipeline until it ends, or a worker tells of an error. Raises JobFailed; Unavailable when the
+    runner or a worker is lost.
+    """
     name = remote.name
     wait = _PipelineWaiter(result)
     wait.start()
     pause = _LOOK_FIRST
     while wait.is_alive():
         _check_progress(result, context, earlier)
+        _raise_failure(find_failure())
         watch.check()
         wait.join(pause)
         pause = min(pause * 1.5, _LOOK_EVERY)
@@ -145,7 +155,14 @@ def _follow_pipeline(
     if not PipelineState.is_terminal(state):
         raise Unavailable(f"{name} said nothing more of the pipeline: {_to_one_line(str(wait.error))}")
     if state != PipelineState.DONE:
+        _raise_failure(find_failure())
         raise _build_failure(remote, state, str(wait.error or ""), watch.find_worker_trouble())
+
+
+def _raise_failure(found: WorkerFailure | None) -> None:
+    if found is not None:
+        logger.error("a worker has failed: %s", found.trace)
+        raise JobFailed(found.failure)
 
 
 class _PipelineWaiter(threading.Thread):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from batch.failures import JobFailed, StepFailed, carry_errors, extract_failure
+from batch.failures import JobFailed, StepErrors, StepFailed, carry_errors, extract_failure
 from batch.messages import FailureStatus
+from batch.worker_signs import find_failure, read_signs
+from serving.artifacts.storage import FileStore
 from serving.errors import InvalidArgument, InvalidOutputs, ServingError, Unavailable
 
 
@@ -45,6 +49,35 @@ def test_other_errors_are_not_touched() -> None:
 
     assert extract_failure(str(caught.value)) is None
     assert extract_failure("") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (InvalidArgument("No."), FailureStatus("INVALID_ARGUMENT", "No.")),
+        (ValueError("x"), FailureStatus("INTERNAL", "The pipeline failed: ValueError: x")),
+        # On other workers, or later, it may go well.
+        (Unavailable("Later."), None),
+        (MemoryError(), None),
+    ],
+)
+def test_an_error_that_stays_is_left_in_a_file(
+    tmp_path: Path, error: Exception, told: FailureStatus | None
+) -> None:
+    with pytest.raises((StepFailed, type(error))), StepErrors(FileStore(), str(tmp_path)).carry():
+        raise error
+    found = find_failure(FileStore(), str(tmp_path))
+
+    assert (found and found.failure) == told
+    assert found is None or type(error).__name__ in found.trace
+    assert not read_signs(FileStore(), str(tmp_path))
+
+
+def test_an_error_is_told_where_no_file_can_be_written(tmp_path: Path) -> None:
+    """By the engine, later."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="x"), StepErrors(FileStore(), f"{tmp_path}/file").carry():
+        raise ValueError("x")
 
 
 def test_a_failed_job_says_why() -> None:

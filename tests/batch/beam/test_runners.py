@@ -6,6 +6,7 @@ and Prism. It calls back workers that are threads of the job's process, or those
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -35,9 +36,10 @@ from batch.beam.pipeline import PipelinePlan
 from batch.beam.runners import RemoteRunner, RunnerRequest
 from batch.engines.engine import Engine, EngineState, OpaqueEngine, PipelineName
 from batch.engines.flink import FlinkEngine
-from batch.failures import ErrorLimit, JobFailed
-from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSource
+from batch.failures import ErrorLimit, JobFailed, StepErrors, StepFailed
+from batch.messages import EMBEDDED, FailureStatus, JobCounts, JobReport, JobRequest, ModelSource
 from batch.records.input_shards import Shard
+from batch.worker_signs import format_signs_folder
 from serving.artifacts.storage import FileStore
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 from tests.batch.engines import flink_peer
@@ -242,6 +244,7 @@ def run_fake(
     *,
     bare: bool = False,
     engine: Engine = OpaqueEngine("Fake"),  # noqa: B008  immutable
+    folder: str = "/nowhere",
 ) -> tuple[list[JobCounts], list[str]]:
     """What was counted, and the packages that were brought."""
     counted: list[JobCounts] = []
@@ -256,7 +259,7 @@ def run_fake(
             {},
             0,
             (),
-            "/nowhere",
+            folder,
             "",
         ),
         RemoteRunner("FakeRunner", runner, engine, options, in_process=False, bare_workers=bare),
@@ -286,6 +289,32 @@ def test_too_many_errors_cancel_the_pipeline() -> None:
 
     assert fake.cancelled
     assert raised.value.failure.errors == 3
+
+
+class FakeFailingRunner(FakeRunner):
+    """A runner of whose workers one has failed, which the runner does not tell."""
+
+    def __init__(self, errors: StepErrors) -> None:
+        super().__init__({})
+        self._step_errors = errors
+
+    def query(self, _: object) -> dict[str, list[MetricResult]]:
+        with contextlib.suppress(KeyError), self._step_errors.carry():
+            raise KeyError("x")
+        return {"counters": []}
+
+
+def test_an_error_in_a_worker_ends_the_pipeline_at_once(tmp_path: Path) -> None:
+    """Engines repeat it a few times before they tell. What an earlier attempt has left is not of this one."""
+    errors = StepErrors(FileStore(), format_signs_folder(str(tmp_path)))
+    with pytest.raises(StepFailed), errors.carry():
+        raise InvalidArgument("of an earlier attempt")
+    fake = FakeFailingRunner(errors)
+    with pytest.raises(JobFailed) as raised:
+        run_fake(fake, ErrorLimit(), folder=str(tmp_path))
+
+    assert fake.cancelled
+    assert raised.value.failure == FailureStatus("INTERNAL", "The pipeline failed: KeyError: 'x'")
 
 
 @pytest.mark.parametrize("stop", ["too many errors", "SIGTERM while Beam submits"])

@@ -57,7 +57,12 @@ def run_remote(
             if remote.bare_workers:
                 remote.add_packages(packages())
             result = _submit_pipeline(remote, plan)
-            watch = TroubleWatch(remote.engine, partial(read_signs, plan.files, signs), context.on_trouble)
+            watch = TroubleWatch(
+                remote.engine,
+                partial(read_signs, plan.files, signs),
+                context.on_trouble,
+                own_start=time.time() - psutil.Process().create_time(),
+            )
             try:
                 find = partial(find_failure, plan.files, signs)
                 _follow_pipeline(result, remote, context, watch, earlier=earlier, find_failure=find)

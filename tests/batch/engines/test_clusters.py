@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -89,14 +90,19 @@ def given(inputs: Inputs) -> ExpectedInput:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_pool(tmp_path_factory.mktemp("pool")) as address:
+        yield address
+
+
+@contextmanager
+def running_pool(folder: Path, *flags: str) -> Iterator[str]:
     """The address of a worker pool."""
-    log = tmp_path_factory.mktemp("pool") / "log"
+    log = folder / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "batch.pool", "--port", "0"], stdout=output, stderr=output
-        )
+        command = [sys.executable, "-m", "batch.pool", "--port", "0", *flags]
+        process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        found = until(lambda: re.search(r"whoever asks (\S+)\n", log.read_text()), "a worker pool")
+        found = until(lambda: re.search(r"whoever asks (\S+:\d+)", log.read_text()), "a worker pool")
         yield found[1]
     finally:
         process.terminate()
@@ -138,10 +144,35 @@ def test_an_engine_gives_the_same_bytes(
     report(f"{ROWS} rows, {model}: {engine.name} {kind} {seconds:.1f} s, embedded {given.seconds:.1f} s")
 
 
-def test_a_killed_worker_costs_its_own_shards(
+def test_a_pool_with_a_token_works_for_those_who_know_it(
     given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
+    """The job of another one ends with the pool's own words."""
+    secret = tmp_path / "token"
+    secret.write_text("0123456789abcdef\n")
+    with running_pool(tmp_path, "--token-file", str(secret)) as address:
+        config = json.dumps({"url": address, "params": {"token": "0123456789abcdef"}})
+        options = f"{engine.options} {environment('EXTERNAL', tmp_path, config)}"
+        with batch(given, tmp_path / "out", engine.runner, options) as job:
+            seconds = job.wait()
+        until(engine.is_free, "two places", seconds=60)
+        options = f"{engine.options} {environment('EXTERNAL', tmp_path, address)}"
+        with batch(given, tmp_path / "refused", engine.runner, options) as other:
+            until_refused = other.wait(1)
+
+    assert read_results(tmp_path / "out") == given.results
+    assert "This worker pool takes only jobs that know its token" in other.said
+    assert other.left() == []
+    until(engine.is_free, "two places", seconds=60)
+    report(f"{engine.name}: a pool with a token {seconds:.1f} s, refused after {until_refused:.1f} s")
+
+
+@pytest.mark.parametrize("model", ["xgboost", "routine"])
+def test_a_killed_worker_costs_its_own_shards(
+    inputs: Inputs, engine: RealEngine, tmp_path: Path, report: Report, model: str
+) -> None:
     """Killed after a third of the shards; what is whole by then is not computed again."""
+    given = inputs.of(model)
     options = f"{engine.options} {environment('PROCESS', tmp_path)}"
     shards = given.shards
     assert shards >= 3, f"{ROWS} rows make {shards} shards, too few for a third (TESTS_ENGINE_ROWS)"
@@ -160,17 +191,26 @@ def test_a_killed_worker_costs_its_own_shards(
     assert read_results(tmp_path / "out") == given.results
     assert len(pieces) <= shards + WORKERS, job.said
     report(
-        f"{engine.name}'s worker killed when {before} of {shards} shards were sealed: {len(pieces)} pieces, "
-        f"{seconds:.1f} s"
+        f"{model}: {engine.name}'s worker killed when {before} of {shards} shards were sealed: "
+        f"{len(pieces)} pieces, {seconds:.1f} s"
     )
     until(engine.is_free, "two places")
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "too many errors"])
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        ("xgboost", "SIGINT"),
+        ("xgboost", "SIGTERM"),
+        ("xgboost", "too many errors"),
+        ("routine", "SIGINT"),
+    ],
+)
 def test_an_end_reaches_the_engine(
-    given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report, how: str
+    inputs: Inputs, engine: RealEngine, tmp_path: Path, report: Report, model: str, how: str
 ) -> None:
     """Its job is over within seconds, its places are free, and nothing is left."""
+    given = inputs.of(model)
     options = f"{engine.options} {environment('PROCESS', tmp_path)}"
     flags = ("--max-errors", "100") if how == "too many errors" else ()
     with batch(given, tmp_path / "out", engine.runner, options, *flags) as job:
@@ -186,7 +226,7 @@ def test_an_end_reaches_the_engine(
 
     assert job.left() == []
     until(engine.is_free, "two places", seconds=CANCELLED_WITHIN)
-    report(f"{how}: {engine.name}'s job over after {seconds:.1f} s")
+    report(f"{model}, {how}: {engine.name}'s job over after {seconds:.1f} s")
 
 
 @contextmanager
@@ -249,7 +289,7 @@ boot.main()" "$@"
     ("script", "told"),
     [
         ("#!/bin/sh\nexit 9\n", "ended with exit code 9"),
-        ("#!/bin/sh\nsleep 600\n", "No worker has begun within 60 s, although {} has the pipeline"),
+        ("#!/bin/sh\nsleep 600\n", "No worker has begun within"),
         (WRONG_VERSION, "and Beam 2.1.0, the job has Python"),
     ],
     ids=["ends", "silent", "other version"],
@@ -259,7 +299,7 @@ def test_a_worker_that_cannot_start_is_told_of(
 ) -> None:
     """In one sentence, within two minutes."""
     options = f"{engine.options} {environment('PROCESS', tmp_path, script=script)}"
-    check_told(given, engine, tmp_path, report, options, told.format(engine.name))
+    check_told(given, engine, tmp_path, report, options, told)
 
 
 RAISING = f"""#!/bin/sh
@@ -275,14 +315,35 @@ boot.main()" "$@"
 def test_an_error_in_a_worker_fails_the_job(
     given: ExpectedInput, engine: RealEngine, tmp_path: Path, report: Report
 ) -> None:
-    """At once, in Python's words without Java's: on other workers it would be the same."""
+    """At once, in Python's words without Java's: on other workers it would be the same. Spark would repeat it
+    three times.
+    """
     options = f"{engine.options} {environment('PROCESS', tmp_path, script=RAISING)}"
     with batch(given, tmp_path / "out", engine.runner, options) as job:
         seconds = job.wait(1)
 
-    told = "in the state FAILED: RuntimeError: out of order"
+    told = "The pipeline failed: RuntimeError: out of order"
     assert told in job.said
     assert "Workers were lost" not in job.said
+    assert job.left() == []
+    until(engine.is_free, "two places", seconds=60)
+    report(f"{engine.name}, told after {seconds:.0f} s: ...{told}...")
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_job(
+    inputs: Inputs, engine: RealEngine, tmp_path: Path, report: Report
+) -> None:
+    """At once, and with the same words as on this machine."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "other.json").write_text("[]")
+    given = replace(inputs.of("routine"), model=model)
+    options = f"{engine.options} {environment('PROCESS', tmp_path)}"
+    with batch(given, tmp_path / "out", engine.runner, options) as job:
+        seconds = job.wait(1)
+
+    told = f"FileNotFoundError: [Errno 2] No such file or directory: '{model}/weights.json'"
+    assert told in job.said
     assert job.left() == []
     until(engine.is_free, "two places", seconds=60)
     report(f"{engine.name}, told after {seconds:.0f} s: ...{told}...")

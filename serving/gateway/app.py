@@ -466,6 +466,10 @@ class Gateway:
             **PoliciesApi(self._catalog, self._access).build_endpoints(),
             **ProtocolMetadataApi(self._describe_models).build_endpoints(),
         }
+        if self._sharing is not None:
+            endpoints = {
+                name: self._sharing.with_newest_state(endpoint) for name, endpoint in endpoints.items()
+            }
         return build_routes(
             {
                 name: audit_intent(self._audit, METHODS[name], endpoint)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from autoscaler.pools import NodePool
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
 from serving.config import OFF, ServeConfig
-from serving.errors import InvalidArgument, ServingError
+from serving.errors import InvalidArgument, NotFound, ServingError
 from serving.gateway.api.in_process import AsgiApp
-from serving.gateway.api.request_io import error_response
+from serving.gateway.api.request_io import Endpoint, error_response
 from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.control.deployment import VersionDeployer
 from serving.gateway.control.pack_maintenance import PackMaintenance
@@ -39,6 +44,8 @@ from serving.protocols.paths import detect_dialect
 
 # Digits of the largest revision.
 _MAX_DIGITS = 18
+# A look at the database may take so long before something is said not to be there.
+_REFRESH_SECONDS = 1.0
 
 
 class SharedWork(OwnedWork, Protocol):
@@ -217,6 +224,27 @@ class StateSharing:
             await app(scope, receive, send_with_revision)
 
         return answer
+
+    def with_newest_state(self, endpoint: Endpoint) -> Endpoint:
+        """Say that something is not there by the newest state only: another server may just have made it.
+
+        The endpoint is called twice then: one that says so has changed nothing, or what it changed is gone.
+        """
+
+        @functools.wraps(endpoint)
+        async def call_endpoint(request: Request) -> Response:
+            revision = self._catalog.revision
+            try:
+                return await endpoint(request)
+            except NotFound:
+                with contextlib.suppress(ServingError, TimeoutError):
+                    async with asyncio.timeout(_REFRESH_SECONDS):
+                        await self._catalog.refresh()
+                if self._catalog.revision == revision:
+                    raise
+            return await endpoint(request)
+
+        return call_endpoint
 
     async def _wait_for_revision(self, scope: Scope) -> None:
         """Raises Unavailable if the database cannot be asked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
@@ -39,14 +40,15 @@ class StateFollower:
 
     async def _wait(self) -> None:
         """Until there is something that is not known here, or there may be."""
+        look_at = time.monotonic() + _POLL_SECONDS
         while True:
             try:
-                told = await self._thread.run(self._listener.wait, _POLL_SECONDS)
+                told = await self._thread.run(self._listener.wait, max(0.0, look_at - time.monotonic()))
             except ServingError as error:
                 self._note_trouble(error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                if told is None or told > self._catalog.revision:
+                if told is None or told > self._catalog.revision or time.monotonic() >= look_at:
                     return
 
     async def _refresh(self) -> None:

@@ -1,4 +1,7 @@
-"""Hears of commits of other servers, by PostgreSQL's LISTEN."""
+"""Hears of commits of other servers, by PostgreSQL's LISTEN.
+
+Whoever may connect to the database may NOTIFY too: what is heard is a reason to look, and nothing more.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from serving.errors import Unavailable
 from serving.gateway.state.shared.database import RETRY_AFTER, describe_database_error, translate_errors
 
 CHANNEL = "pilotlight_changes"
+# Of a revision, which is a BIGINT.
+_MAX_DIGITS = 19
 
 
 class ChangeListener:
@@ -32,7 +37,7 @@ class ChangeListener:
         driver: Any = self._connection.connection.driver_connection
         try:
             heard = driver.notifies(timeout=seconds, stop_after=1)
-            return max((int(told.payload) for told in heard), default=None)
+            return max((_parse_revision(told.payload) for told in heard), default=None)
         except self._engine.dialect.loaded_dbapi.Error as error:
             self.close()
             raise Unavailable(
@@ -56,3 +61,9 @@ class ChangeListener:
                 connection.close()
                 raise
             self._connection = connection
+
+
+def _parse_revision(payload: str) -> int:
+    """One below all others for a payload that is no revision."""
+    is_revision = payload.isascii() and payload.isdigit() and len(payload) <= _MAX_DIGITS
+    return int(payload) if is_revision else -1

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from serving.gateway.control.work_owner import LeaseTiming
 from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import ChangeStamp
+from serving.gateway.state.shared.change_listener import CHANNEL
 from serving.gateway.state.shared.postgres_store import LeaseLost
 from serving.names import ModelName, StudyName, VersionName
 from serving.resources import JobState, VersionState
@@ -219,6 +222,36 @@ def test_an_older_copy_of_the_database_is_taken_in(
         assert "an older copy of the database was put back" in caplog.text
 
     run(postgres.create_database(), tmp_path, main)
+
+
+@pytest.mark.parametrize("payload", ["x", "0"])
+def test_what_a_stranger_notifies_keeps_nobody_from_looking(
+    postgres: Postgres, tmp_path: Path, payload: str
+) -> None:
+    """Each role that may connect to the database may do that, without other rights."""
+
+    async def main(a: Member, b: Member) -> None:
+        ended = threading.Event()
+
+        def notify() -> None:
+            with a.store._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                while not ended.wait(0.02):
+                    connection.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)))
+
+        notifying = asyncio.create_task(asyncio.to_thread(notify))
+        try:
+            await a.call("POST", MODELS, {"name": "m"})
+            await b.until_known("m")
+            known = b.catalog.revision
+            with a.store._engine.begin() as connection:  # a commit of which nobody is told
+                connection.exec_driver_sql("UPDATE catalog_head SET revision = revision + 1")
+            await until(lambda: b.catalog.revision > known)
+        finally:
+            ended.set()
+            await notifying
+        assert b.gateway._supervisor.errors["changes"] == 0
+
+    run(postgres.create_database(), tmp_path, main, peer_port="off")
 
 
 def test_a_version_lives_and_dies_on_both(postgres: Postgres, tmp_path: Path) -> None:

@@ -281,6 +281,7 @@ COMMAND_LINE = "serving/cli"
 PARTS = {
     "serving.gateway.methods": "serving/gateway/shared",
     "serving.gateway.process_slots": "serving/gateway/shared",
+    "serving.gateway.coalesced_call": "serving/gateway/shared",
     "serving.gateway.request_context": "serving/gateway/shared",
     "serving.gateway.thread_pool": "serving/gateway/shared",
     "serving.gateway.api.request_io": "serving/gateway/shared",

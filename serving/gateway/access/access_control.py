@@ -22,6 +22,7 @@ from serving.gateway.access.policy import PoliciesByResource
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import TokenRecord, has_token_format, hash_token
 from serving.gateway.api.request_io import Endpoint
+from serving.gateway.coalesced_call import CoalescedCall
 from serving.gateway.methods import ApiMethod
 from serving.gateway.request_context import ANONYMOUS_CALLER, Caller, set_caller
 from serving.gateway.thread_pool import ThreadPool
@@ -31,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between two looks for tokens that the command has made or revoked.
 _REFRESH_SECONDS: Final = 0.5
-# Seconds without a successful read after which the supervisor reports it: revoked tokens would still work.
+# Seconds that a look may take before the tokens read before are kept, as those of a database that is away.
+_REFRESH_TIMEOUT: Final = 5.0
 _REFRESH_DEADLINE: Final = 10.0
 # Cached decisions on predictions, and the longest names in them, which callers choose.
 _MAX_CACHED_DECISIONS, _MAX_CACHED_NAME = 10_000, 1024
@@ -44,7 +46,8 @@ class AccessControl:
     def __init__(self, store: TokenStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._refresh_lock = asyncio.Lock()
+        lock = asyncio.Lock()
+        self._refreshing = CoalescedCall(self._read_tokens, lambda: lock)
         self._thread = ThreadPool("tokens", 1)
         self._tokens: dict[str, TokenRecord] = {}
         self._policies: PoliciesByResource = {}
@@ -71,21 +74,25 @@ class AccessControl:
 
     async def _refresh_or_keep_tokens(self) -> None:
         try:
-            await self.refresh_tokens()
-        except ServingError as error:
+            async with asyncio.timeout(_REFRESH_TIMEOUT):
+                await self.refresh_tokens()
+        except (ServingError, TimeoutError) as error:
             # Keep the tokens read before: a failing disk should lock nobody out.
             if not self._refresh_fails:
-                logger.warning("%s Keeping the tokens read before.", error.message)
+                reason = str(error) or f"Tokens could not be read within {_REFRESH_TIMEOUT:g} s."
+                logger.warning("%s Keeping the tokens read before.", reason)
             self._refresh_fails = True
         else:
             self._refresh_fails = False
 
     async def refresh_tokens(self) -> None:
         """Read the tokens if they may have changed. Raises Unavailable."""
-        async with self._refresh_lock:
-            changed = await self._thread.run(self._store.load_if_changed)
-            if changed is not None:
-                self._tokens = {record.hash: record for record in changed}
+        await self._refreshing.run()
+
+    async def _read_tokens(self) -> None:
+        changed = await self._thread.run(self._store.load_if_changed)
+        if changed is not None:
+            self._tokens = {record.hash: record for record in changed}
 
     async def list_tokens(self) -> Sequence[TokenRecord]:
         """All tokens, oldest first. Raises Unavailable."""

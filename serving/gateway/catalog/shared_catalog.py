@@ -6,13 +6,13 @@ state there. Else what others have committed is taken in, and the rule is applie
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
 from serving.gateway.catalog import Catalog, new_stamp, policies
+from serving.gateway.coalesced_call import CoalescedCall
 from serving.gateway.state.catalog_state import Commit, StateDraft
 from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.shared.postgres_store import CommitTerms, PostgresStore
@@ -47,7 +47,7 @@ class SharedCatalog(Catalog):
         self.revision = 0
         self._token = ""  # of the commit that made the revision
         self.fence: int | None = None
-        self._waiting_refresh: asyncio.Task[None] | None = None
+        self._refreshing = CoalescedCall(self._take_in_missed, self._hold_write_lock)
 
     @property
     def owns_work(self) -> bool:
@@ -69,18 +69,7 @@ class SharedCatalog(Catalog):
         All who ask before the database is asked share one look: any caller of the API may have it asked, and
         changes wait for the same lock.
         """
-        if self._waiting_refresh is None:
-            self._waiting_refresh = asyncio.ensure_future(self._refresh())
-        await asyncio.shield(self._waiting_refresh)
-
-    async def _refresh(self) -> None:
-        try:
-            async with self._hold_write_lock():
-                self._waiting_refresh = None
-                await self._take_in_missed()
-        finally:
-            if self._waiting_refresh is asyncio.current_task():
-                self._waiting_refresh = None
+        await self._refreshing.run()
 
     async def _take_in_missed(self) -> None:
         missed = await self._run_in_writer(self._shared.read_missed, self.revision, self._token)

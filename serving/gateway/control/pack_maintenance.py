@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
@@ -41,6 +41,8 @@ class PackMaintenance:
         self._thread = ThreadPool("packs", 1)
         self._removal = asyncio.Event()
         self._next_wait = _FIRST_SECONDS
+        # Uids of versions that could not be packed the last time: they come last, so no others wait for them.
+        self._unpackable: set[str] = set()
 
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
         return supervisor.start_loop("packs", self._wait, self._run_round, within=_ROUND_SECONDS)
@@ -57,14 +59,14 @@ class PackMaintenance:
         await self._catalog.refresh()
         # Of a hundred thousand versions too, which would hold up requests.
         surplus, unpacked = await self._thread.run(compare_packs, packs, self._catalog.state)
+        # First what makes room here: the rest may fail where packs are.
+        await self._sharing.evict_files(packs, self._is_evictable, set(self._find_awake()))
         if surplus and self._catalog.owns_work:
-            await self._sharing.remove_packs(surplus)
-            logger.info("%d packs of versions were removed", len(surplus))
-        for record in unpacked:
+            await self._remove(surplus)
+        self._unpackable &= {record.uid for record in unpacked}
+        for record in sorted(unpacked, key=lambda record: record.uid in self._unpackable):
             if await self._sharing.has_files(record):
                 await self._publish(record)
-
-        await self._sharing.evict_files(packs, self._is_evictable, set(self._find_awake()))
 
     def _is_evictable(self, uid: str) -> bool:
         """Whether no node and no job needs the files of a version."""
@@ -86,12 +88,22 @@ class PackMaintenance:
         except ServingError as error:
             logger.warning("the packs of versions cannot be looked after now: %s", error.message)
 
+    async def _remove(self, surplus: Sequence[str]) -> None:
+        try:
+            await self._sharing.remove_packs(surplus)
+        except ServingError as error:
+            logger.warning("%d packs of no use cannot be removed now: %s", len(surplus), error.message)
+        else:
+            logger.info("%d packs of versions were removed", len(surplus))
+
     async def _publish(self, record: VersionRecord) -> None:
         deployed = record.deployed
         if deployed is None:
             return
         logger.info("%s: its files are packed for the other servers", record.name)
+        self._unpackable.add(record.uid)
         pack = await self._sharing.publish(record, deployed)
+        self._unpackable.discard(record.uid)
         if pack != deployed.pack:
             await self._catalog.change(record_pack, record.name, record.uid, pack)
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from serving.gateway.control.pack_maintenance import compare_packs
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import cast
+
+import pytest
+
+from serving.errors import InvalidArgument, PermissionDenied
+from serving.gateway.catalog.shared_catalog import SharedCatalog
+from serving.gateway.control.pack_maintenance import PackMaintenance, compare_packs
+from serving.gateway.control.version_sharing import VersionSharing
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import DeploymentInfo, ModelRecord, VersionRecord
 from serving.names import ModelName, VersionName
@@ -54,3 +63,60 @@ def test_a_ready_version_needs_its_own_pack() -> None:
 
     assert surplus == []
     assert [record.uid for record in missing] == ["b"]
+
+
+class FakeCatalog:
+    owns_work = True
+
+    def __init__(self, state: CatalogState) -> None:
+        self.state = state
+
+    async def refresh(self) -> None: ...
+
+
+class BrokenSharing:
+    """The versions `unpackable` cannot be packed, and no pack can be removed."""
+
+    def __init__(self, packs: set[tuple[str, str]], unpackable: Collection[str]) -> None:
+        self._packs = packs
+        self._unpackable = unpackable
+        self.evictions = 0
+
+    async def list_packs(self) -> set[tuple[str, str]]:
+        return set(self._packs)
+
+    async def remove_packs(self, names: Sequence[str]) -> None:
+        raise PermissionDenied("The server may not write there.")
+
+    async def has_files(self, record: VersionRecord) -> bool:
+        return True
+
+    async def publish(self, record: VersionRecord, deployed: DeploymentInfo) -> str:
+        if record.uid in self._unpackable:
+            raise InvalidArgument(f"{record.uid} cannot be packed.")
+        self._packs.add((record.uid, deployed.pack))
+        return deployed.pack
+
+    async def evict_files(
+        self, packs: Collection[tuple[str, str]], is_evictable: Callable[[str], bool], in_use: Collection[str]
+    ) -> None:
+        self.evictions += 1
+
+
+def test_what_cannot_be_packed_or_removed_keeps_nothing_else_waiting() -> None:
+    """For ever, as it did: no other version was packed, and no room made on the server."""
+    packs = {("gone", "1")}
+    sharing = BrokenSharing(packs, "ac")
+    catalog = FakeCatalog(state_of(*(version(uid, READY, "1") for uid in "abcd")))
+    maintenance = PackMaintenance(
+        cast(SharedCatalog, catalog), cast(VersionSharing, sharing), find_awake=lambda: ()
+    )
+
+    async def main() -> None:
+        for rounds in range(1, 4):
+            with pytest.raises(InvalidArgument, match="cannot be packed"):
+                await maintenance.maintain()
+            assert sharing.evictions == rounds
+        assert packs == {("gone", "1"), ("b", "1"), ("d", "1")}
+
+    asyncio.run(main())

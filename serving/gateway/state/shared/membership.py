@@ -34,9 +34,13 @@ _MOST_DOCUMENT_BYTES = 1 << 17
 
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _MemoryBytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
-_PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+# What is told of servers as JSON has no larger numbers.
+_MAX_COUNT = 1 << 53
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
+_PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=_MAX_COUNT)]
 _ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
-_Load = Annotated[float, msgspec.Meta(ge=0)]
+# Loads of all servers are added up.
+_Load = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ScalingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,10 +50,10 @@ class ScalingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     set, None before that; `error` why it could not be, last.
     """
 
-    wanted: int
+    wanted: _Count
     reason: str
     deployment: str = ""
-    pods: int | None = None
+    pods: _Count | None = None
     error: str = ""
 
     def describe(self) -> str:
@@ -80,15 +84,15 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     machine: str
     folder: str
     memory_bytes: _MemoryBytes
-    processors: _PositiveInt
-    weight: int
+    processors: _PositiveCount
+    weight: _Count
     load: _Load = 0.0
-    nodes: int = 0
-    requests: int = 0
+    nodes: _Count = 0
+    requests: _Count = 0
     starting: bool = False
     draining: bool = False
     owns_work: bool = False
-    owner_counts: Mapping[str, _PositiveInt] = {}
+    owner_counts: Mapping[str, _PositiveCount] = {}
     protocols: tuple[_ProtocolVersion, _ProtocolVersion] = (1, 1)
     scaling: ScalingReport | None = None
 

@@ -37,6 +37,9 @@ _UNUSABLE = {
     "port under 0": describe("port under 0", port=-1),
     "no processors": describe("no processors", processors=0),
     "load under 0": describe("load under 0", load=-1.0),
+    "load of no machine": describe("load of no machine", load=1e308),
+    "nodes of no machine": describe("nodes of no machine").replace(b"{", b'{"nodes":%d,' % 10**400, 1),
+    "processors of no machine": describe("processors of no machine", processors=1 << 63),
     "no owners": describe("no owners", owner_counts={"uid": 0}),
 }
 

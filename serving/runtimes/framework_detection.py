@@ -8,6 +8,7 @@ none of those is: a `model.json` of notes beside a `model.pkl` is no second mode
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import importlib
 import io
@@ -164,8 +165,18 @@ def _suggest_fix(entry: Path, names: Sequence[str]) -> str:
             return framework.advice[suffix].format(name=entry.name)
     if entry.name.lower() in names:
         return f"Rename {entry.name} to {entry.name.lower()}."
-    name = next((file.name for _, file in _list_files() if suffix in file.suffixes), "")
+    name = next((file.name for _, file in _list_files() if suffix in file.suffixes), "") or _recognize(entry)
     return f"Rename {entry.name} to {name}." if name in names else ""
+
+
+def _recognize(entry: Path) -> str:
+    """The name that a file should have by its content, "" if no framework knows it, or it cannot be read."""
+    with contextlib.suppress(OSError):
+        for _, file in _list_files():
+            recognize = None if file.is_shared_name else file.recognize
+            if recognize is not None and entry.is_file() and recognize(entry):
+                return file.name
+    return ""
 
 
 def _join_with_or(names: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ FRAMEWORK = Framework(
     accelerators=("treelite",),
     model_files=(
         *(ModelFile(name=name, recognize=is_pickled_here) for name in PICKLE_FILES),
-        ModelFile(name="model.bst", suffixes=(".bst",)),
+        ModelFile(name="model.bst", suffixes=(".bst", ".model")),
         ModelFile(name="model.json", is_extension=True),
         ModelFile(name="model.ubj", is_extension=True),
     ),

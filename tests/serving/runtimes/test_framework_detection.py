@@ -103,6 +103,7 @@ def test_several_model_files_are_refused(files: list[str], tmp_path: Path) -> No
         (["lr.pickle"], "Rename lr.pickle to model.pkl."),
         (["Model.joblib"], "Rename Model.joblib to model.joblib."),
         (["best.bst"], "Rename best.bst to model.bst."),
+        (["0010.model"], "Rename 0010.model to model.bst."),
         (
             ["a", "b", "c", "d", "e", "f", "g"],
             "found a, b, c, d, e and 2 more. With a custom prediction routine",
@@ -119,6 +120,16 @@ def test_no_model_file_says_what_is_there(files: list[str], message: str, tmp_pa
         "Looked for saved_model.pb, saved_model.pbtxt, model.joblib, model.pkl, model.bst"
         in caught.value.detail
     )
+
+
+def test_a_file_of_another_name_is_told_by_its_content(tmp_path: Path) -> None:
+    """The first is what LightGBM's program calls its models."""
+    (tmp_path / "LightGBM_model.txt").write_text("tree\nversion=v4\n")
+    (tmp_path / "README.txt").write_text("Trained on Monday.\n")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(LoadFailed, match=r"Rename LightGBM_model\.txt to model\.txt\."):
+        detect_framework(tmp_path, "")
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def environment(kind: str, root: Path, address: str = "", script: str = "") -> s
     """Beam's options for workers of our own boot or pool; `address` is its HOST:PORT or JSON with a token."""
     if kind == "EXTERNAL":
         return f"--environment_type=EXTERNAL --environment_config={shlex.quote(address)}"
-    program = root / f"worker-{abs(hash(script)) % 10_000}"
+    program = root / f"start-worker-{abs(hash(script)) % 10_000}"
     program.write_text(script or f'#!/bin/sh\nexec {sys.executable} -m batch.boot "$@"\n')
     program.chmod(0o755)
     config = json.dumps({"command": str(program)}, separators=(",", ":"))

@@ -1,10 +1,10 @@
 """Rates and starts of real Flink and Spark beside the embedded runner, as a table for docs/batch.md.
 
-    . ~/engines/variables; python -m tests.batch.engines.rates [ROWS] [--rounds 3] [--models xgboost,routine]
+    python -m tests.batch.engines.rates [ROWS] [--rounds 3] [--models LIST] [--engines LIST]
 
-`install.sh` writes the variables. Each runner has two workers; a cluster is started anew in each round, and
-with another model first. All runs of a model must give the same bytes. The table has medians; each run is
-told on stderr when it ends.
+`install.sh` writes the environment variables that it needs. Each runner has two workers; a cluster is started
+anew in each round, and with another model first. All runs of a model must give the same bytes. The table has
+medians; each run is told on stderr when it ends.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from tests.batch.engines.local_batch import (
 )
 from tests.batch.engines.sample_models import BUILDERS
 
-_VARIABLES = ("TESTS_FLINK", "TESTS_FLINK_JOB_SERVER", "TESTS_SPARK", "TESTS_SPARK_JOB_SERVER")
-_RUNNERS = ("embedded", *ENGINES)
+_VARIABLES = {
+    "Flink": ("TESTS_FLINK", "TESTS_FLINK_JOB_SERVER"),
+    "Spark": ("TESTS_SPARK", "TESTS_SPARK_JOB_SERVER"),
+}
 _LABELS = {
     "tensorflow": "SavedModel",
     "xgboost": "XGBoost",
@@ -94,7 +96,7 @@ def running_runner(name: str, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def measure_all(
-    folder: Path, rows: int, rounds: int, models: Sequence[str]
+    folder: Path, rows: int, rounds: int, models: Sequence[str], engines: Sequence[str]
 ) -> Mapping[tuple[str, str], Sequence[RunFigures]]:
     """The figures of each model and runner. Raises MeasurementError."""
     write_rows(folder / "in", rows)
@@ -103,7 +105,7 @@ def measure_all(
     digests: dict[str, str] = {}
     for number in range(rounds):
         turn = number % len(models)
-        for runner in _RUNNERS:
+        for runner in ("embedded", *engines):
             with running_runner(runner, folder / f"{runner}-{number}") as (name, options):
                 for model in (*models[turn:], *models[:turn]):
                     output = folder / f"{model}-{runner}-{number}"
@@ -147,16 +149,17 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="?", default=1_000_000, metavar="ROWS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", default=",".join(_LABELS), metavar="LIST", help="default: %(default)s")
+    parser.add_argument("--engines", default=",".join(ENGINES), metavar="LIST", help="default: %(default)s")
     given = parser.parse_args()
-    models = given.models.split(",")
-    if unknown := set(models) - BUILDERS.keys():
-        parser.error(f"unknown models: {', '.join(sorted(unknown))}")
-    if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
+    models, engines = given.models.split(","), given.engines.split(",")
+    if unknown := (set(models) - BUILDERS.keys()) | (set(engines) - ENGINES.keys()):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if missing := [name for one in engines for name in _VARIABLES[one] if not os.environ.get(name)]:
         parser.error(f"{', '.join(missing)}: not set; see tests/batch/engines/install.sh")
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="pilotlight-rates-") as folder:
         try:
-            found = measure_all(Path(folder), given.rows, given.rounds, models)
+            found = measure_all(Path(folder), given.rows, given.rounds, models, engines)
         except MeasurementError as error:
             sys.exit(str(error))
     print(f"{given.rows:,} rows, medians of {given.rounds} rounds, load {before:.1f} at the beginning\n")

@@ -84,7 +84,7 @@ def select_methods(
     for name in asked if isinstance(asked, tuple) else (asked,):
         if name not in methods and not (isinstance(asked, tuple) and name == PREDICTIONS):
             raise InvalidInputs(
-                f"The {owner} cannot be asked for the method {name!r}; it has {', '.join(methods)}."
+                f"There is no method of {owner} called {name!r}; it has {', '.join(methods)}."
             )
     return asked, rest
 

@@ -68,9 +68,10 @@ def build_decoded_request(
         raise InvalidInputs(f'The parameter "signature_name" must be a string; it is {signature!r}.')
     batch, chosen = tensors_to_batch(model, tensors, signature)
     _check_outputs(model, signature, outputs)
-    methods = tuple(output.name for output in outputs)
-    if isinstance(model.runtime, MultiMethodRuntime) and any(name != PREDICTIONS for name in methods):
-        chosen[METHOD_PARAMETER] = methods
+    if isinstance(model.runtime, MultiMethodRuntime):
+        methods = _list_asked_methods(model.runtime, outputs)
+        if any(name != PREDICTIONS for name in methods):
+            chosen[METHOD_PARAMETER] = methods
     selection = OutputSelection(
         id, tuple(outputs), binary=parse_bool_parameter(parameters, _BINARY_OUTPUT) or False
     )
@@ -177,6 +178,12 @@ def _check_outputs(model: ServedModel, signature: str, outputs: Sequence[Request
             raise InvalidInputs(f"There is no output {output.name}: the model has {', '.join(known)}.")
     if len({output.name for output in outputs}) < len(outputs):
         raise InvalidInputs("An output is asked for twice.")
+
+
+def _list_asked_methods(runtime: MultiMethodRuntime, outputs: Sequence[RequestedOutput]) -> tuple[str, ...]:
+    """The methods that outputs are named after; others are the usual one's, by whatever name."""
+    asked = (output.name if output.name in runtime.methods else PREDICTIONS for output in outputs)
+    return tuple(dict.fromkeys(asked))
 
 
 def _known_parameters(runtime: Runtime, parameters: Parameters) -> dict[str, Any]:

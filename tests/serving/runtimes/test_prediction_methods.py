@@ -72,7 +72,7 @@ def test_every_method_answers_as_the_library(elsewhere: bool, tmp_path: Path) ->
         assert np.asarray(answer).tolist() == getattr(model, name)(ROWS).tolist(), name
     with pytest.raises(InvalidInputs, match=r"'transform'; it has predict, predict_proba, predict_log"):
         runtime.predict(ROWS, method="transform")
-    with pytest.raises(InvalidInputs, match="the method 7"):
+    with pytest.raises(InvalidInputs, match="called 7"):
         runtime.input_format({"method": 7})
 
 

@@ -46,6 +46,13 @@ class Told:
         raise NotImplementedError
 
 
+class ToldWithMethods(Told):
+    """One that may be asked several methods."""
+
+    method = "predict"
+    methods = ("predict", "predict_proba")
+
+
 PREDICTIONS = (TensorSpec("predictions", "FP64", (-1,)),)
 
 
@@ -61,6 +68,14 @@ def booster(width: int = 3, knows: Collection[str] | None = None) -> ServedModel
     signature = ModelSignature((TensorSpec("instances", "FP64", (-1, width)),), PREDICTIONS)
     schema = ModelSchema("xgboost_xgboost", {"serving_default": signature})
     return of("XGBOOST", ArrayFormat(width, nullable=True, allows_objects=True), schema, knows)
+
+
+def classifier() -> ServedModel:
+    """Rows of three numbers, of which there are probabilities too."""
+    signature = ModelSignature((TensorSpec("instances", "FP64", (-1, 3)),), PREDICTIONS)
+    schema = ModelSchema("scikit-learn_scikit-learn", {"serving_default": signature})
+    runtime = ToldWithMethods("SCIKIT_LEARN", ArrayFormat(3, nullable=True), knows=("method",))
+    return ServedModel(runtime, schema, InstancesDecoder())
 
 
 def named(*names: str) -> ServedModel:

@@ -134,6 +134,25 @@ def test_the_one_output_by_the_names_of_other_servers(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("names", "methods"),
+    [
+        (["output-0"], None),
+        (["predictions"], None),
+        (["predict"], ("predict",)),
+        (["predict_proba", "output-0"], ("predict_proba", "predictions")),
+    ],
+)
+def test_names_of_other_servers_where_outputs_are_methods(
+    names: list[str], methods: tuple[str, ...] | None
+) -> None:
+    """KServe's name asks for the usual method."""
+    outputs = [{"name": name} for name in names]
+    decoded = read(models.classifier(), one([1, 2, 3], (1, 3), "FP64", outputs=outputs))
+
+    assert decoded.parameters.get("method") == methods
+
+
 def test_an_output_as_base64() -> None:
     """Bytes that are no text, in JSON."""
     outputs = [{"name": "predictions", "parameters": {"content_type": "base64"}}]

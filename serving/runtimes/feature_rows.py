@@ -43,6 +43,19 @@ def order_features(instances: Sequence[Any], names: Sequence[str]) -> list[list[
     return [[instance[name] for name in names] for instance in instances]
 
 
+def describe_nested_value(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> str:
+    """A sentence on the first feature that has a list or an object for a value, "" if none has.
+
+    The rows are those of `order_features`.
+    """
+    for index, row in enumerate(rows):
+        for name, value in zip(names, row, strict=True):
+            if isinstance(value, list | dict):
+                kind = describe_json_type(value)
+                return f"Instance {index} has {kind} for '{name}'; a feature takes one value."
+    return ""
+
+
 def build_data_frame(instances: Sequence[Any], names: Sequence[str]) -> pd.DataFrame:
     """A data frame with these columns, from objects or from lists in the same order. Raises InvalidInputs."""
     rows = to_feature_lists(instances, names)

@@ -158,11 +158,19 @@ class LightgbmRuntime:
             )
 
     def _to_array(self, instances: Any) -> NDArray[Any]:
-        if feature_rows.are_objects(instances):
+        is_named = feature_rows.are_objects(instances)
+        if is_named:
             instances = feature_rows.order_features(instances, self._feature_names)
         if self._codes and isinstance(instances, list):
             instances = encode_categories(instances, self._codes)
         array = to_regular_array(instances) if isinstance(instances, list) else np.asarray(instances)
+        are_plain = array is not None and array.ndim == 2 and array.dtype.kind != "O"
+        if (
+            is_named
+            and not are_plain
+            and (nested := feature_rows.describe_nested_value(instances, self._feature_names))
+        ):
+            raise InvalidInputs(nested)
         if array is None:
             raise InvalidInputs("The instances differ in length.")
         if array.dtype.kind == "O":

@@ -258,11 +258,19 @@ class BoosterRuntime:
         return self.method if output == PREDICTIONS else output
 
     def _to_array(self, instances: Any) -> NDArray[Any]:
-        if feature_rows.are_objects(instances):
+        is_named = feature_rows.are_objects(instances)
+        if is_named:
             instances = feature_rows.order_features(instances, self._feature_names)
         if self._categories and isinstance(instances, list):
             instances = encode_categories(instances, self._feature_names, self._categories)
         array = to_regular_array(instances) if isinstance(instances, list) else np.asarray(instances)
+        are_plain = array is not None and array.ndim == 2 and array.dtype.kind != "O"
+        if (
+            is_named
+            and not are_plain
+            and (nested := feature_rows.describe_nested_value(instances, self._feature_names))
+        ):
+            raise InvalidInputs(f"Could not initialize DMatrix from inputs: {nested}")
         if array is None:
             raise InvalidInputs("Could not initialize DMatrix from inputs: the instances differ in length.")
         if array.dtype.kind == "O" and any(value is None for value in array.flat):

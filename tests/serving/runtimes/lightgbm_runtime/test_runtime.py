@@ -216,6 +216,17 @@ def test_instances_that_do_not_fit(instances: list[Any], problem: str, tmp_path:
         answers(runtime, instances)
 
 
+@pytest.mark.parametrize(("value", "kind"), [([1.0], "a list"), ({"0": 1.0}, "an object")])
+def test_a_named_feature_takes_one_value(value: Any, kind: str, tmp_path: Path) -> None:
+    """KServe's own sample of LightGBM sends a list for each."""
+    dataset = lgb.Dataset(X, LABELS, feature_name=["Aa", "b", "c", "d"])
+    runtime = served(train_on(dataset), tmp_path)
+
+    for row in ({"Aa": value, "b": 1, "c": 2, "d": 3}, {"Aa": value, "b": value, "c": value, "d": value}):
+        with pytest.raises(InvalidInputs, match=f"Instance 0 has {kind} for 'Aa'; a feature takes one value"):
+            answers(runtime, [row])
+
+
 def test_columns_by_name(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d"]
     booster = train_on(lgb.Dataset(X, LABELS, feature_name=names), objective="binary")

@@ -217,14 +217,21 @@ def test_categories_are_sent_as_codes(tmp_path: Path) -> None:
     assert_same_bits(answers(runtime, rows(codes)), booster.predict(matrix))
 
 
-@pytest.mark.parametrize("value", [{"b": 1}, [1], "text"])
-def test_named_features_are_numbers_or_null(value: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"b": 1}, "Instance 0 has an object for 'b'; a feature takes one value"),
+        ([1], "Instance 0 has a list for 'b'; a feature takes one value"),
+        ("text", ""),
+    ],
+)
+def test_named_features_are_numbers_or_null(value: Any, problem: str, tmp_path: Path) -> None:
     """Anything else is refused, also beside numbers."""
     frame = pd.DataFrame(X[:, :2], columns=["a", "b"])
     runtime = served(xgb.train({"nthread": 1}, xgb.DMatrix(frame, label=np.nan_to_num(X[:, 0])), 2), tmp_path)
 
     for other in (1.5, None):
-        with pytest.raises(InvalidInputs, match="Could not initialize DMatrix from inputs"):
+        with pytest.raises(InvalidInputs, match=f"Could not initialize DMatrix from inputs: {problem}"):
             answers(runtime, [{"a": 1, "b": value}, {"a": other, "b": 2}])
 
 

@@ -30,9 +30,10 @@ _WRITE_COUNT = 5
 _DATABASE = "state.db"
 _CHILD_COMMAND = re.compile(
     r"-m (autoscaler\.(pilot|node_process|module_process)"
-    r"|serving\.(artifacts\.prepare|logs\.sinks)|batch)\b"
+    r"|serving\.(artifacts\.prepare|logs\.sinks)|batch(?!\.(pool|boot)))\b"
 )
-_SERVER_COMMAND = re.compile(r"(pilotlight|serving\.cli).* serve\b")
+# Commands without a server have such processes too: `pilotlight local batch`.
+_OWN_COMMAND = re.compile(r"\b(pilotlight|serving\.cli) ")
 
 
 def check_writable(folder: Path) -> CheckResult:
@@ -167,12 +168,15 @@ def list_processes() -> Iterator[ProcessInfo]:
 
 
 def check_leftovers(found: Iterable[ProcessInfo]) -> CheckResult:
-    """Processes of an ended server: pilots, nodes and jobs that have no server as an ancestor."""
+    """Processes of an ended server: pilots, nodes and jobs that have no command of ours as an ancestor.
+
+    Pools of batch workers, and the workers in them, are started beside an engine by others.
+    """
     known = {process.pid: process for process in found}
     left = [
         pid
         for pid, process in known.items()
-        if _CHILD_COMMAND.search(process.command) and not _has_server_above(pid, known)
+        if _CHILD_COMMAND.search(process.command) and not _has_command_above(pid, known)
     ]
     if not left:
         return report_ok("leftovers", "No process of an ended server is left.")
@@ -184,10 +188,10 @@ def check_leftovers(found: Iterable[ProcessInfo]) -> CheckResult:
     )
 
 
-def _has_server_above(pid: int, known: dict[int, ProcessInfo]) -> bool:
+def _has_command_above(pid: int, known: dict[int, ProcessInfo]) -> bool:
     seen: set[int] = set()
     while (process := known.get(pid)) is not None and pid not in seen:
-        if _SERVER_COMMAND.search(process.command):
+        if _OWN_COMMAND.search(process.command):
             return True
         seen.add(pid)
         pid = process.parent

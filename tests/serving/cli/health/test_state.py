@@ -128,7 +128,7 @@ def test_the_server_that_uses_the_folder(folder: Path) -> None:
 
 
 SERVER = ProcessInfo(10, 1, "/venv/bin/python /venv/bin/pilotlight serve --port 8080")
-PILOT = ProcessInfo(11, 10, "/venv/bin/python -m autoscaler.pilot {}")
+PILOT = ProcessInfo(11, 10, "/opt/pilotlight/venv/bin/python -m autoscaler.pilot {}")
 NODE = ProcessInfo(12, 11, "/venv/bin/python -m autoscaler.node_process {}")
 SHELL = ProcessInfo(1, 0, "/sbin/init")
 
@@ -141,6 +141,23 @@ def test_leftovers() -> None:
 
     assert finding.level is CheckLevel.WARN
     assert "kill 11 12" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m batch.pool --port 50000",
+        "python -m batch.boot --id=1",
+        "/venv/bin/python /venv/bin/pilotlight local batch --model-dir m",
+        "python -m serving.cli local batch --model-dir m",
+    ],
+)
+def test_what_works_without_a_server_is_no_leftover(command: str) -> None:
+    """Workers beside an engine, and the process of a job on this machine alone."""
+    job = ProcessInfo(12, 11, "python -m autoscaler.module_process 3 batch")
+    found = [SHELL, ProcessInfo(11, 1, command), *([] if "-m batch" in command else [job])]
+
+    assert state.check_leftovers(found).level is CheckLevel.OK
 
 
 @pytest.mark.parametrize(

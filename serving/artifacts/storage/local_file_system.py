@@ -85,8 +85,8 @@ class LocalFileSystem:
             item = stat_file(name)
         if item is None:
             raise NotFound(
-                f"There is no file {name} on the server's machine. Check the path; the server does not "
-                "see files of its client's machine."
+                f"There is no file {name}. Check the path; a server sees files of its own machine only, and "
+                "not those of its client's."
             )
         return require_readable(item)
 
@@ -120,8 +120,8 @@ class LocalFileSystem:
         with translate_read_errors(folder):
             if not path.exists():
                 raise NotFound(
-                    f"There is no folder {folder} on the server's machine. Check the path; the server "
-                    "does not see folders of its client's machine."
+                    f"There is no folder {folder}. Check the path; a server sees folders of its own machine "
+                    "only, and not those of its client's."
                 )
             if not path.is_dir():
                 raise InvalidArgument(

@@ -369,7 +369,7 @@ def test_local_folders_that_are_none(storage: ArtifactFetcher, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     make(tmp_path, {"model.pkl": b"1"})
 
-    with pytest.raises(NotFound, match=r"There is no folder .*/missing on the server's machine"):
+    with pytest.raises(NotFound, match=r"There is no folder .*/missing\. .* of its own machine only"):
         storage.fetch(str(tmp_path / "missing"), tmp_path / "copy")
     with pytest.raises(NotFound, match=r"empty is empty\. Put the model's files there"):
         storage.fetch(str(tmp_path / "empty"), tmp_path / "copy")
@@ -425,7 +425,7 @@ def test_one_file_can_be_fetched(emulator: Emulator, storage: ArtifactFetcher, t
         ("gs://no-such-bucket/x.whl", NotFound, "There is no bucket no-such-bucket"),
         ("gs://{bucket}", InvalidArgument, "gs://{bucket}/ is a folder; expected a single file"),
         ("{folder}", InvalidArgument, "is a folder; expected a single file"),
-        ("{folder}/missing", NotFound, "There is no file {folder}/missing on the server's machine"),
+        ("{folder}/missing", NotFound, "There is no file {folder}/missing. Check the path; a server"),
     ],
 )
 def test_one_file_that_is_none(

@@ -11,6 +11,7 @@ another server. The row is of no use to who has no cookie.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import hmac
 import re
@@ -18,10 +19,13 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from serving.errors import ResourceExhausted, Unavailable
 from serving.gateway.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 SESSION_SECONDS: Final = 8 * 3600.0
 _MAX_SESSIONS: Final = 1000
@@ -115,7 +119,7 @@ class SharedSessions:
 
     async def open(self, token: str) -> str:
         visitor = new_visitor()
-        sealed = _seal(visitor, token.encode())
+        sealed = _create_cipher(visitor).encrypt(token.encode())
         await self._thread.run(self._table.add, _name_row(visitor), sealed, SESSION_SECONDS, _MAX_SESSIONS)
         return visitor
 
@@ -125,11 +129,11 @@ class SharedSessions:
                 found = await self._thread.run(self._table.find, _name_row(visitor), SESSION_SECONDS)
         except (ResourceExhausted, Unavailable, TimeoutError):
             return self._seen.recall(visitor)
-        if found is None:
+        token = None if found is None else _decrypt_token(visitor, found[0])
+        if found is None or token is None:
             self._seen.forget(visitor)
             return None
-        sealed, seconds = found
-        session = Session(_seal(visitor, sealed).decode(errors="replace"))
+        session, seconds = Session(token), found[1]
         self._seen.keep(visitor, session, seconds)
         return session
 
@@ -142,13 +146,22 @@ def _name_row(visitor: str) -> str:
     return hashlib.sha256(visitor.encode()).hexdigest()
 
 
-def _seal(visitor: str, text: bytes) -> bytes:
-    """Encrypt a token with the visitor's id, or decrypt it.
+def _create_cipher(visitor: str) -> Fernet:
+    """What encrypts a visitor's token with its id, which is as random as a key."""
+    from cryptography.fernet import Fernet  # noqa: PLC0415  only where servers share a database
 
-    The id is as random as a key, and is used for one token only: that makes a one-time pad.
-    """
-    pad = hashlib.shake_256(b"pilotlight session token " + visitor.encode()).digest(len(text))
-    return bytes(one ^ other for one, other in zip(text, pad, strict=True))
+    key = hashlib.sha256(b"pilotlight session token " + visitor.encode()).digest()
+    return Fernet(base64.urlsafe_b64encode(key))
+
+
+def _decrypt_token(visitor: str, sealed: bytes) -> str | None:
+    """A visitor's token; None if the row was not written by these servers, or by an earlier version of them."""
+    from cryptography.fernet import InvalidToken  # noqa: PLC0415
+
+    try:
+        return _create_cipher(visitor).decrypt(sealed).decode()
+    except InvalidToken:
+        return None
 
 
 def new_visitor() -> str:

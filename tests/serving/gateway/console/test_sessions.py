@@ -83,6 +83,23 @@ def test_a_session_that_was_seen_ends_on_time_where_it_cannot_be_asked_for(error
     asyncio.run(main())
 
 
+def test_a_row_does_not_tell_the_token_and_a_forged_one_is_no_session() -> None:
+    async def main() -> None:
+        table = Table()
+        sessions = SharedSessions(table)
+        visitor = await sessions.open("a-long-token")
+        ((row, sealed),) = table.tokens.items()
+        assert b"a-long-token" not in sealed
+        assert visitor not in row
+        for forged in (sealed[:-1], b"", sealed[::-1]):
+            table.tokens[row] = forged
+            assert await sessions.find(visitor) is None
+        table.tokens[row] = sealed
+        assert await sessions.find(visitor) == Session("a-long-token")
+
+    asyncio.run(main())
+
+
 def test_the_anti_forgery_token_belongs_to_one_visitor() -> None:
     visitor, other = new_visitor(), new_visitor()
     assert is_visitor(visitor)

@@ -111,6 +111,7 @@ def test_a_request_that_cannot_wait_for_the_start_is_told_when_to_come_back(tmp_
         assert server.predict(name, [1]).json == {"predictions": [2]}
 
 
+@pytest.mark.soak
 def test_versions_make_room_for_each_other(tmp_path: Path) -> None:
     """With memory for one node, the idle one goes; a busy one stays, and who waits in vain is told why."""
     gate = tmp_path / "gate"

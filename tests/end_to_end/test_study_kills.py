@@ -1,21 +1,11 @@
-"""Whenever the server is killed: no trial is lost, changed or repeated.
-
-The long form is `tests/soak/test_study_kills.py`.
-"""
+"""A server is killed while a client has trials; `tests/soak/test_study_kills.py` kills it at any moment."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.end_to_end.studies import create_study, hunt, measurement, suggest
+from tests.end_to_end.studies import create_study, measurement, suggest
 from tests.server import running_server
-
-
-def test_clients_go_on_where_they_were(tmp_path: Path) -> None:
-    """With other clients at work, and the server killed at random."""
-    search = hunt(tmp_path, kills=3, clients=3, trials=5)
-
-    assert len(search.completed) >= 15
 
 
 def test_a_client_gets_its_trials_again_from_the_next_server(tmp_path: Path) -> None:

@@ -127,8 +127,15 @@ def test_a_job_that_runs_for_too_long(server: Server, wheel: Path, tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("is_forked", [True, False])
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize(
+    ("is_killed", "is_forked"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.soak),
+        pytest.param(False, True, marks=pytest.mark.soak),
+    ],
+)
 def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool, is_forked: bool) -> None:
     """The next server starts another attempt, which goes on from what the program has written."""
     out, state = tmp_path / "out", tmp_path / "state"

@@ -140,7 +140,7 @@ FILLING = """
 """
 
 
-@pytest.mark.parametrize("who", ["program", "supervisor"])
+@pytest.mark.parametrize("who", [pytest.param("program", marks=pytest.mark.soak), "supervisor"])
 def test_a_program_that_leaves_no_byte(tmp_path: Path, who: str) -> None:
     """Its job ends all the same, also when it kills its supervisor, and there is room again."""
     job = training_job("filling", write_wheel(tmp_path, FILLING), args=[who])
@@ -179,7 +179,7 @@ DETACHED = """
 """
 
 
-@pytest.mark.parametrize("is_forked", [True, False])
+@pytest.mark.parametrize("is_forked", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_killed_supervisor_leaves_no_daemon(tmp_path: Path, is_forked: bool) -> None:
     """What its program had detached before is gone when the next attempt has ended."""
     wheel = write_wheel(tmp_path, DETACHED)

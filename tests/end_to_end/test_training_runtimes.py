@@ -81,6 +81,7 @@ def test_a_job_on_another_python(
     assert "training/provided/hypertune.py" in hypertune
 
 
+@pytest.mark.soak
 def test_a_program_of_a_later_python(server: Server, tmp_path: Path) -> None:
     """The error is the old interpreter's."""
     wheel = write_wheel(tmp_path, "print(x := 1)")

@@ -147,7 +147,7 @@ def test_a_node_that_cannot_be_reached(server: Server) -> None:
     assert server.predict(UNUSED, ROWS).status == 200
 
 
-@pytest.mark.parametrize("what", ["files", "memory", "processes"])
+@pytest.mark.parametrize("what", ["files", "memory", pytest.param("processes", marks=pytest.mark.soak)])
 def test_a_shortage(what: str, server: Server, group: Path | None) -> None:
     """Who is awake predicts; all else is done or refused with a reason; afterwards all is done again."""
     if what == "processes":

@@ -1,4 +1,4 @@
-"""The long form of `tests/end_to_end/test_study_kills.py`."""
+"""Servers of studies are killed at any moment; `tests/end_to_end/test_study_kills.py` has one kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long form of `tests/end_to_end/test_tuning_kills.py`."""
+"""Tuning jobs over servers that are killed; `tests/end_to_end/test_tuning.py` has one kill."""
 
 from __future__ import annotations
 

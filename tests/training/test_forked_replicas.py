@@ -223,7 +223,10 @@ NETWORK = """
 
 @pytest.mark.parametrize(
     ("framework", "source", "line"),
-    [("TENSORFLOW", BOOSTER, "True (40,)"), ("SCIKIT_LEARN", NETWORK, "True (3, 1)")],
+    [
+        ("TENSORFLOW", BOOSTER, "True (40,)"),
+        pytest.param("SCIKIT_LEARN", NETWORK, "True (3, 1)", marks=pytest.mark.soak),
+    ],
 )
 def test_a_fork_of_another_frameworks_pilot(tmp_path: Path, framework: str, source: str, line: str) -> None:
     """Its program imports what it needs itself: of packages in a bucket nobody knows which pilot suits."""

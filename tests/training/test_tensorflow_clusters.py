@@ -13,6 +13,7 @@ from training.messages import ReplicaGroup, ReplicaRole
 TWO = (ReplicaGroup(ReplicaRole.MASTER), ReplicaGroup(ReplicaRole.WORKER))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_custom_loop_across_workers(tmp_path: Path) -> None:
     with JobRun(tmp_path, CUSTOM_LOOP, groups=TWO, variables=QUIET) as job:

@@ -551,6 +551,7 @@ def test_a_hopeless_job_is_stopped(folders: Folders, routine: ModelSource) -> No
     assert folders.names() == []
 
 
+@pytest.mark.soak
 def test_killed_workers_and_killed_jobs(folders: Folders, routine: ModelSource) -> None:
     """An attempt whose worker is killed is lost, and so is one that is killed itself: nothing is published.
 

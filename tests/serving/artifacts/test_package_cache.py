@@ -103,6 +103,7 @@ def test_an_environment_is_kept_too(tmp_path: Path, storage: ArtifactFetcher) ->
         assert done.stdout.split()[3] == str(Path(one.interpreter).parents[1])
 
 
+@pytest.mark.soak
 def test_what_cannot_be_installed_apart_either_says_both_reasons(
     tmp_path: Path, storage: ArtifactFetcher
 ) -> None:
@@ -134,6 +135,7 @@ def test_modules_that_are_listed_as_scripts_are_found_by_another_interpreter(
     assert done.stdout.split() == ["42", str(tmp_path / "target/environment/bin/user.py")]
 
 
+@pytest.mark.soak
 def test_pins_that_only_another_python_can_have_name_the_command(
     tmp_path: Path, storage: ArtifactFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

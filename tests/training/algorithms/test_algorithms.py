@@ -140,22 +140,39 @@ def test_boosted_trees_of_several_replicas(tmp_path: Path, numbers: Path) -> Non
     ("name", "arguments", "message"),
     [
         ("linear_learner", ("--model_type=classification",), "add --preprocess"),
-        ("linear_learner", ("--model_type=regression", "--preprocess"), "is it classification?"),
-        (
-            "linear_learner",
-            ("--model_type=classification", "--test_split=0.5", "--preprocess"),
-            "0.4 together",
-        ),
-        ("linear_learner", ("--model_type=regression", "--max_steps=0"), "no whole number of 1 or more"),
-        ("linear_learner", ("--model_type=regression", "--learning_rate=-1"), "no number of 0 or more"),
-        (
-            "linear_learner",
-            ("--model_type=regression", "--optimizer_type=ftrl"),
-            "unrecognized arguments: --optimizer_type=ftrl",
-        ),
-        ("boosted_trees", ("--objective=binary:logistic",), "add --preprocess"),
         ("boosted_trees", ("--objective=binary:nonsense", "--preprocess"), "Unknown objective function"),
-        ("boosted_trees", ("--objective=multi:softmax", "--preprocess", "--eta"), "--eta has no value"),
+        *(
+            pytest.param(*wrong, marks=pytest.mark.soak)
+            for wrong in [
+                ("linear_learner", ("--model_type=regression", "--preprocess"), "is it classification?"),
+                (
+                    "linear_learner",
+                    ("--model_type=classification", "--test_split=0.5", "--preprocess"),
+                    "0.4 together",
+                ),
+                (
+                    "linear_learner",
+                    ("--model_type=regression", "--max_steps=0"),
+                    "no whole number of 1 or more",
+                ),
+                (
+                    "linear_learner",
+                    ("--model_type=regression", "--learning_rate=-1"),
+                    "no number of 0 or more",
+                ),
+                (
+                    "linear_learner",
+                    ("--model_type=regression", "--optimizer_type=ftrl"),
+                    "unrecognized arguments: --optimizer_type=ftrl",
+                ),
+                ("boosted_trees", ("--objective=binary:logistic",), "add --preprocess"),
+                (
+                    "boosted_trees",
+                    ("--objective=multi:softmax", "--preprocess", "--eta"),
+                    "--eta has no value",
+                ),
+            ]
+        ),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -106,7 +106,7 @@ def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
 
 
 def test_a_look_is_bounded_and_the_last_reads_all(tmp_path: Path) -> None:
-    records = 400_000
+    records = 200_000
     append(tmp_path / NAME, *(write_event("accuracy", step / records, step) for step in range(records)))
     files = follow(tmp_path)
     first = read_all(files)

@@ -113,6 +113,7 @@ class _WithoutUpgrade:
             self._run(*command)  # type: ignore[operator]
 
 
+@pytest.mark.soak
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Neither its folder nor an entry; what was said is shown."""
     done = pilotlight(

@@ -75,6 +75,7 @@ def test_xgboost_without_a_server(offline: Run, tmp_path: Path) -> None:
     assert "to the bit" not in result.err
 
 
+@pytest.mark.soak
 def test_another_method_without_a_server(offline: Run, tmp_path: Path) -> None:
     """In a node and in batch."""
     wanted = write_sklearn(tmp_path / "model").predict_proba(ROWS).tolist()
@@ -103,6 +104,7 @@ def test_tensorflow_without_a_server(offline: Run, saved_model: Path) -> None:
     assert (result.code, result.out) == (0, "70 rows equal (1 refused by both).\n"), result.err
 
 
+@pytest.mark.soak
 def test_tensorflow_as_the_service_had_it(offline: Run, saved_model: Path, tmp_path: Path) -> None:
     """An only output without its name, and float32 with long decimals: in a node, in batch and locally."""
     flags = f"--model-dir {saved_model} --single-output bare --long-decimals"

@@ -250,7 +250,7 @@ class Pod:
 
     async def _probe(self) -> None:
         """First that of the start, then the others beside each other."""
-        await self._tell(self._running())
+        await self.tell_running()
         if "startupProbe" in self.container:
             startup = self._read_probe("startupProbe", passed=False)
             failures = 0
@@ -269,13 +269,13 @@ class Pod:
     async def _watch_readiness(self) -> None:
         if "readinessProbe" not in self.container:
             self.ready = True
-            await self._tell(self._running())
+            await self.tell_running()
             return
         probe = self._read_probe("readinessProbe", passed=False)
         while True:
             if probe.note(await self._ask(probe)):
                 self.ready = probe.passed
-                await self._tell(self._running())
+                await self.tell_running()
             await asyncio.sleep(probe.settings["periodSeconds"])
 
     async def _watch_liveness(self) -> None:
@@ -306,8 +306,8 @@ class Pod:
 
     # ---- what the API server is told
 
-    def _running(self) -> Mapping[str, Any]:
-        return {"running": {"startedAt": self.started}}
+    async def tell_running(self) -> None:
+        await self._tell({"running": {"startedAt": self.started}})
 
     async def _tell(self, state: Mapping[str, Any]) -> None:
         now, ready = format_time(), str(self.ready)
@@ -384,10 +384,22 @@ class Kubelet:
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
         await self.send("POST", "/api/v1/nodes", node)
+        spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS}
+        lease = {"metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": spec}
+        await self.send("POST", _LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease})
+        while True:
+            renewed = {"spec": {"renewTime": format_time("microseconds")}}
+            await self.send("PATCH", f"{_LEASES}/{name}", renewed, _MERGE)
+            await self.send(
+                "PATCH", f"/api/v1/nodes/{name}/status", {"status": self._describe_node()}, _MERGE
+            )
+            await asyncio.sleep(_RENEW_SECONDS)
+
+    def _describe_node(self) -> Mapping[str, Any]:
         now = format_time()
         pressures = ("MemoryPressure", "DiskPressure", "PIDPressure")
         conditions = [("Ready", "True"), *((name, "False") for name in pressures)]
-        status = {
+        return {
             "capacity": _CAPACITY,
             "allocatable": _CAPACITY,
             "addresses": [{"type": "InternalIP", "address": f"{self.config.subnet}.254"}],
@@ -396,14 +408,6 @@ class Kubelet:
                 for kind, value in conditions
             ],
         }
-        await self.send("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, _MERGE)
-        spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS}
-        lease = {"metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": spec}
-        await self.send("POST", _LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease})
-        while True:
-            renewed = {"spec": {"renewTime": format_time("microseconds")}}
-            await self.send("PATCH", f"{_LEASES}/{name}", renewed, _MERGE)
-            await asyncio.sleep(_RENEW_SECONDS)
 
     async def _watch_pods(self) -> None:
         selector = {"fieldSelector": f"spec.nodeName={self.config.node}"}
@@ -439,6 +443,9 @@ class Kubelet:
         elif pod is None:
             pod = self._pods[metadata["uid"]] = Pod(self, found, next(self._addresses))
             self._spawn(pod.live())
+        elif pod.ready and not is_ready(found):
+            # The API server was away for so long that the controllers gave the node up.
+            self._spawn(pod.tell_running())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -454,6 +461,12 @@ def set_address(action: str, address: str) -> None:
     """Add an address to the loopback device, or delete it; nothing if that is so."""
     command = ["ip", "address", action, f"{address}/32", "dev", "lo"]
     subprocess.run(command, capture_output=True, check=False)
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """As the API server has it."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -151,7 +151,7 @@ def test_the_api_server_is_away(cluster: Cluster, rate: float, report: Report) -
         cluster.call("PATCH", f"{MODEL}?updateMask=description", {"description": "away"})
         time.sleep(max(0.0, end - time.monotonic()))
         cluster.control_plane.start_api_server()
-    assert len(cluster.list_ready()) == 2
+    until(lambda: len(cluster.list_ready()) == 2, "the pods are ready again", seconds=60)
     assert not record.failed, record.failed[:5]
     assert record.longest_gap < _LONGEST_GAP
 
@@ -174,7 +174,7 @@ def test_one_of_many_sleeping_versions_wakes(cluster: Cluster, model: Path, repo
             f"a request of one of {_MANY} sleeping versions, by the Service, the {time_of} time: median "
             f"{1000 * median(found[time_of]):.0f} ms, at most {1000 * max(found[time_of]):.0f} ms"
         )
-    assert median(found["second"]) <= 0.3
+    assert max(*found["first"], *found["second"]) <= 0.3
 
 
 def measure_answer(cluster: Cluster, name: str) -> float:

@@ -155,7 +155,7 @@ def _create_cipher(visitor: str) -> Fernet:
 
 
 def _decrypt_token(visitor: str, sealed: bytes) -> str | None:
-    """A visitor's token; None if the row was not written by these servers, or by an earlier version of them."""
+    """A visitor's token; None if an earlier version of the servers wrote the row, or somebody else."""
     from cryptography.fernet import InvalidToken  # noqa: PLC0415
 
     try:

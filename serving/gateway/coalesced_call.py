@@ -26,6 +26,8 @@ class CoalescedCall:
         """Raises what `work` and `hold_turn` raise."""
         if self._waiting is None:
             self._waiting = asyncio.create_task(self._run())
+            # Those who wait get it; asyncio would log the error of a call that all have stopped waiting for.
+            self._waiting.add_done_callback(_mark_as_retrieved)
         await asyncio.shield(self._waiting)
 
     async def _run(self) -> None:
@@ -36,3 +38,8 @@ class CoalescedCall:
         finally:
             if self._waiting is asyncio.current_task():
                 self._waiting = None
+
+
+def _mark_as_retrieved(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -128,7 +128,8 @@ def encode_head(head: ForwardedHead) -> bytes | None:
 def decode_head(encoded: bytes) -> ForwardedHead:
     """Raises msgspec.DecodeError, also for a dialect that only a later version knows."""
     head = _DECODER.decode(encoded)
-    if head.dialect and head.dialect not in _DIALECTS:
+    has_dialect = bool(head.dialect) or head.address is not None
+    if has_dialect and head.dialect not in _DIALECTS:
         raise msgspec.ValidationError(f"unknown dialect {head.dialect!r}")
     return head
 

@@ -483,6 +483,35 @@ def test_an_answer_that_is_too_much_ends_no_other_request() -> None:
     run(main)
 
 
+def test_who_does_not_read_its_answers_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers over a slow network would fill the memory of the server that gives them."""
+    monkeypatch.setattr(peer_server, "_MOST_UNSENT_BYTES", 4 << 20)
+    sent, body = 100, b"b" * 200_000
+    answered = 0
+
+    def handle(call: ForwardedCall) -> None:
+        nonlocal answered
+        answered += 1
+        call.respond(200, call.body)
+
+    async def main() -> None:
+        async with serving(handle) as (server, port):
+            client = make_client(port)
+            assert await connect(client)
+            assert client._connection is not None
+            reading, (connection,) = client._connection.transport, server.connections
+            assert reading is not None
+            reading.pause_reading()
+            waiting = [send(client, body) for _ in range(sent)]
+            await wait_for(lambda: connection.transport is None or not connection.transport.is_reading())
+            assert 4 << 20 < answered * len(body) < sent * len(body)
+            reading.resume_reading()
+            assert [(await one.reply()).body for one in waiting] == [body] * sent
+            client.close()
+
+    run(main)
+
+
 def test_a_request_is_withdrawn_when_its_client_goes() -> None:
     gone: list[str] = []
 

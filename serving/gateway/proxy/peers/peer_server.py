@@ -63,6 +63,9 @@ logger = logging.getLogger(__name__)
 # to prove it.
 _HANDSHAKE_SECONDS, _MOST_HANDSHAKES = 5.0, 64
 _KEEPALIVE_SECONDS = 60
+# Bytes of answers that wait for a server to read them before no more of its requests are read: its answers
+# would fill the memory. And those that an answer takes besides its own.
+_MOST_UNSENT_BYTES, _ANSWER_OVERHEAD = 64 << 20, 1024
 
 
 class ForwardedRequestHead(RequestHead):
@@ -361,6 +364,7 @@ class _ServerConnection(FrameProtocol):
         self._nonce = b""
         self._version = UNNAMED_VERSION
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0  # while the transport accepts no writes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -413,7 +417,18 @@ class _ServerConnection(FrameProtocol):
         size = len(front)
         if self.transport is not None:
             self.send(number, RESPONSE_HEADER.pack(number, status, size, size + len(body)) + front, body)
+            if self.paused:
+                self._unsent_bytes += size + len(body) + _ANSWER_OVERHEAD
+                if self._unsent_bytes > _MOST_UNSENT_BYTES:
+                    self.transport.pause_reading()
         self._server.on_call_ended()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        unsent = self._unsent.values()
+        self._unsent_bytes = sum(len(head) + len(body) + _ANSWER_OVERHEAD for head, body in unsent)
+        if self.transport is not None and self._unsent_bytes <= _MOST_UNSENT_BYTES:
+            self.transport.resume_reading()
 
     def _on_handshake(self, kind: int, body: bytes) -> None:
         key = self._server.key

@@ -276,7 +276,8 @@ def test_what_a_later_version_sends_is_left_to_it() -> None:
             client._connection.callbacks[1000] = unknown
             client._connection.send(1000, REQUEST_HEADER.pack(200, 0, 1000, 0, 1.0, 0, 0))
             foreign = send(client, head=msgspec.structs.replace(HEAD, dialect="spoken-later"))
-            for one in (unreadable, unknown, foreign):
+            nameless = send(client, head=msgspec.structs.replace(HEAD, address=("predict", "m", "", "")))
+            for one in (unreadable, unknown, foreign, nameless):
                 assert (await one.reply()).status == DECLINED
             assert (await send(client).reply()).status == 200
             client.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -114,6 +115,7 @@ def measure_all(
                     digest = digest_results(output)
                     if digests.setdefault(model, digest) != digest:
                         raise MeasurementError(f"{output} has other results than the first run of {model}")
+                    shutil.rmtree(output)
                     found.setdefault((model, runner), []).append(figures)
                     print(f"{model}, {runner}, round {number + 1}: {figures}", file=sys.stderr)
     return found

@@ -69,6 +69,10 @@ class Catalog:
         self.state = await self._run_in_writer(self._store.load)
         self._on_publish(Commit.from_state(self.state))
 
+    async def read_clock(self) -> datetime.datetime:
+        """What time it is, by which records are old. Raises Unavailable."""
+        return datetime.datetime.now(datetime.UTC)
+
     async def check_writable(self) -> None:
         """Raises Unavailable if changes would be refused now."""
         await self._run_in_writer(self._store.check_writable)

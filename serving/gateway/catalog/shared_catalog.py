@@ -6,6 +6,7 @@ state there. Else what others have committed is taken in, and the rule is applie
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -62,6 +63,10 @@ class SharedCatalog(Catalog):
     async def open(self) -> None:
         self.state, self.revision, self._token = await self._run_in_writer(self._shared.read_whole)
         self._on_publish(Commit.from_state(self.state))
+
+    async def read_clock(self) -> datetime.datetime:
+        """The earlier of two clocks: by one that is ahead, all that has ended would be old."""
+        return min(await super().read_clock(), await self._run_in_writer(self._shared.read_clock))
 
     async def refresh(self) -> None:
         """Take in all that others have committed by now. Raises Unavailable.

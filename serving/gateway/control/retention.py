@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
@@ -12,7 +12,7 @@ from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog.studies import delete_study_of_job
 from serving.gateway.jobs.job_queue import JobQueue
-from serving.gateway.state.catalog_state import CatalogState, StateDraft
+from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import ChangeStamp, JobRecord
 from serving.gateway.state.sorted_index import SortedSequence
 from serving.resources import format_timestamp
@@ -37,14 +37,14 @@ class RetentionPolicy:
 
 
 class RecordPruner:
-    """Deletes records as the settings say."""
+    """Deletes records as the settings say; `read_clock` is that of the catalog unless given."""
 
     def __init__(
         self,
         catalog: Catalog,
         jobs: JobQueue,
         config: ServeConfig,
-        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        read_clock: Callable[[], Awaitable[datetime.datetime]] | None = None,
     ) -> None:
         self._catalog = catalog
         self._jobs = jobs
@@ -52,7 +52,7 @@ class RecordPruner:
         self._operation_retention = RetentionPolicy(
             config.operation_retention_days, config.operation_retention_count
         )
-        self._clock = clock
+        self._read_clock = read_clock or catalog.read_clock
 
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
         async def wait_interval() -> None:
@@ -63,11 +63,12 @@ class RecordPruner:
     async def prune(self) -> None:
         """Delete all that is due, in small changes between which others have their turn, if that is ours."""
         self._catalog.enter_work()
-        while self._catalog.owns_work and (due := self._list_due(self._catalog.state)):
+        while self._catalog.owns_work and (due := await self._list_due()):
             await self._delete_records(due)
 
-    def _list_due(self, state: CatalogState) -> Sequence[tuple[str, str]]:
-        now = self._clock()
+    async def _list_due(self) -> Sequence[tuple[str, str]]:
+        now = await self._read_clock()
+        state = self._catalog.state
         jobs = self._job_retention.list_due(state.job_index.ended, now)
         operations = self._operation_retention.list_due(state.operation_index.done, now)
         # The queue may still have to record the end of a job.

@@ -7,6 +7,7 @@ are one after the other; what a server lacks is given to it while it holds the l
 from __future__ import annotations
 
 import contextlib
+import datetime
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -99,6 +100,12 @@ class PostgresStore:
         with translate_errors(self.address), self._read_snapshot() as connection:
             head = connection.execute(_select_head(known)).one()
             return self._find_missed(connection, head, known, known_token)
+
+    def read_clock(self) -> datetime.datetime:
+        """The time by the clock of the database."""
+        now = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
+        with translate_errors(self.address), self._engine.connect() as connection:
+            return connection.execute(now).scalar_one()
 
     def commit(self, changes: Changes) -> None:
         """Write all changes or none, whatever others have committed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +19,8 @@ from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
+from serving.gateway.catalog import Catalog
+from serving.gateway.catalog.shared_catalog import SharedCatalog
 from serving.gateway.main import _open_state
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.migrations import MIGRATIONS
@@ -397,3 +401,23 @@ def test_the_files_of_a_folder_belong_to_one_database(postgres: Postgres, tmp_pa
     first.close()
     with pytest.raises(FailedPrecondition, match="belong to the state in the database"):
         _open_state(ServeConfig(state_dir=tmp_path, state=postgres.create_database()))
+
+
+@pytest.mark.parametrize("days", [-365, 365])
+def test_records_are_old_by_the_earlier_clock(
+    address: str, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """Of the server and of the database: one that is ahead would have all that has ended deleted."""
+    shift = datetime.timedelta(days=days)
+
+    async def read_shifted_clock(_: Catalog) -> datetime.datetime:
+        return datetime.datetime.now(datetime.UTC) + shift
+
+    async def main() -> None:
+        catalog = SharedCatalog(PostgresStore(address), lambda _: None)
+        found = await catalog.read_clock() - datetime.datetime.now(datetime.UTC)
+        assert abs(found - min(shift, datetime.timedelta())) < datetime.timedelta(hours=1)
+        catalog.close()
+
+    monkeypatch.setattr(Catalog, "read_clock", read_shifted_clock)
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ from serving.resources import JobState, Model, format_timestamp
 from tests.serving.gateway.job_world import World, run
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+
+
+def clock_at(moment: datetime.datetime) -> Callable[[], Awaitable[datetime.datetime]]:
+    async def read_clock() -> datetime.datetime:
+        return moment
+
+    return read_clock
 
 
 def ended(*days_ago: float) -> SortedSequence[tuple[str, str]]:
@@ -63,7 +71,7 @@ def test_jobs_are_forgotten_with_all_that_belongs_to_them(tmp_path: Path) -> Non
             name: world.folder / "state" / "jobs" / world.record(name).uid for name in ("j0", "j2", "busy")
         }
         await world.catalog.change(policies.set_policy, rules.job_name("p", "j0"), Policy())
-        pruner = RecordPruner(world.catalog, world.jobs, world.config, lambda: NOW)
+        pruner = RecordPruner(world.catalog, world.jobs, world.config, clock_at(NOW))
         await pruner.prune()
 
         assert [name for _, name in rules.list_jobs(world.catalog.state, "p")] == [
@@ -89,8 +97,10 @@ def test_a_forgotten_job_is_not_there_after_a_restart(tmp_path: Path) -> None:
         await world.until_ended("j")
         await world.until(lambda: not world.jobs.is_working_on(rules.job_name("p", "j")))
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
-        early, late = (RecordPruner(world.catalog, world.jobs, world.config, lambda when=when: when)  # type: ignore[misc]
-                       for when in (later - datetime.timedelta(days=2), later))  # fmt: skip
+        early, late = (
+            RecordPruner(world.catalog, world.jobs, world.config, clock_at(when))
+            for when in (later - datetime.timedelta(days=2), later)
+        )
         await early.prune()
         assert world.state("j") is JobState.SUCCEEDED
         await late.prune()

@@ -116,6 +116,9 @@ def test_what_a_leader_cannot_scale_by_is_refused(
         ({"port": 8000}, "settings.port is the chart's own: leave it out"),
         ({"max_servers": 3}, "set the value autoscaling.maxReplicas instead"),
         ({"access": "perhaps"}, "/settings/access"),
+        ({"idle_timout": 600}, "additional properties 'idle_timout' not allowed"),
+        ({"pilots": ["a"]}, "/settings/pilots"),
+        ({"grpc_port": 0}, "/settings/grpc_port"),
     ],
 )
 def test_what_cannot_be_set_is_refused_by_its_name(
@@ -141,6 +144,21 @@ def test_peers_reach_each_other_at_their_pods(control_plane: ControlPlane, insta
     install()
     assert read_variables(control_plane)["PEER_PORT"] == "off"
     assert len(control_plane.get("networkpolicy", "pilotlight")["spec"]["ingress"]) == 1
+
+
+def test_the_service_has_the_port_of_grpc(control_plane: ControlPlane, install: Install) -> None:
+    """Where it is switched on: nobody would reach the pods' own."""
+    install(settings={"grpc_port": 8500})
+    (container,) = read_pod(control_plane)["containers"]
+    assert {one["name"]: one["containerPort"] for one in container["ports"]} == {"http": 8080, "grpc": 8500}
+    ports = control_plane.get("service", "pilotlight")["spec"]["ports"]
+    assert [(one["port"], one["targetPort"]) for one in ports] == [(80, "http"), (8500, "grpc")]
+    policy = control_plane.get("networkpolicy", "pilotlight")["spec"]
+    assert [one["port"] for one in policy["ingress"][0]["ports"]] == ["http", "grpc"]
+
+    install(settings={"grpc_port": False})
+    (port,) = control_plane.get("service", "pilotlight")["spec"]["ports"]
+    assert port["port"] == 80
 
 
 def test_an_upgrade_takes_the_number_of_servers_back(control_plane: ControlPlane, install: Install) -> None:

@@ -42,7 +42,7 @@ def test_templates_use_values_that_are_there() -> None:
     assert SCHEMA["properties"].keys() >= VALUES.keys()
     for name, value in VALUES.items():
         schema = SCHEMA["properties"][name]
-        if schema.get("additionalProperties") is False:
+        if schema.get("additionalProperties") is False and name != "settings":
             assert schema["properties"].keys() == value.keys(), name
 
 
@@ -62,6 +62,12 @@ def test_no_setting_is_given_twice() -> None:
     refused, instead = set(words[::2]), set(words[1::2]) - {""}
     assert refused == {name.lower() for name in re.findall(rf"name: {PREFIX}(\w+)\n", given)}
     assert {name.partition(".")[0] for name in instead} <= VALUES.keys()
+
+
+def test_a_setting_that_the_server_does_not_have_is_refused() -> None:
+    """It would be a variable that nobody reads."""
+    assert SCHEMA["properties"]["settings"]["properties"].keys() == SETTINGS
+    assert SCHEMA["properties"]["settings"]["additionalProperties"] is False
 
 
 def test_values_say_how_long_the_server_waits_by_itself() -> None:
@@ -149,3 +155,4 @@ def test_helm_makes_the_objects(tmp_path: Path) -> None:
     assert selector == objects["Service"]["spec"]["selector"]
     labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()
+    assert [one["name"] for one in objects["Service"]["spec"]["ports"]] == ["http"]

@@ -51,6 +51,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- /* Nothing where gRPC is switched off. */ -}}
+{{- define "pilotlight.grpcPort" -}}
+{{- $port := include "pilotlight.setting" (get .Values.settings "grpc_port") -}}
+{{- if not (has $port (list "" "off" "false")) }}{{ $port }}{{ end -}}
+{{- end }}
+
 {{- /* The variables of a container have to differ, or server-side apply refuses the pod without saying where one is from. */ -}}
 {{- define "pilotlight.refuseSetting" -}}
 {{- $instead := dict

@@ -73,8 +73,8 @@ class StepErrors:
         except StepFailed as error:
             self._write(error.__cause__ or error)
             raise
-        except MemoryError:
-            # Another worker may have enough.
+        except (MemoryError, OSError):
+            # Another worker may have enough, or a disk that works.
             raise
         except Exception as error:
             self._write(error)

@@ -59,6 +59,7 @@ def test_other_errors_are_not_touched() -> None:
         # On other workers, or later, it may go well.
         (Unavailable("Later."), None),
         (MemoryError(), None),
+        (OSError("no space"), None),
     ],
 )
 def test_an_error_that_stays_is_left_in_a_file(

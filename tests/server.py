@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -241,7 +241,8 @@ def running(
                     process.kill()
             process.wait()
             for pid in processes_of(state_dir):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # those of a killed server end by themselves
+                    os.kill(pid, signal.SIGKILL)
             reader.join()
             if process.stdout is not None:
                 process.stdout.close()

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _REFRESH_SECONDS: Final = 0.5
 # Seconds that a look may take before the tokens read before are kept, as those of a database that is away.
 _REFRESH_TIMEOUT: Final = 5.0
+# Seconds after which the supervisor reports that no look has ended: revoked tokens would still work.
 _REFRESH_DEADLINE: Final = 10.0
 # Cached decisions on predictions, and the longest names in them, which callers choose.
 _MAX_CACHED_DECISIONS, _MAX_CACHED_NAME = 10_000, 1024

@@ -14,7 +14,7 @@ from serving.errors import AlreadyExists, FailedPrecondition, InvalidArgument, N
 from serving.gateway.catalog.checks import check_quota
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp, JobRecord
-from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord, StudyRecord
+from serving.gateway.state.study_records import StudyOperationRecord, StudyRecord, StudySnapshot
 from serving.names import StudyName, check_location, check_project, check_study_id
 from serving.resources import format_timestamp
 from tuning.study import Study
@@ -27,7 +27,7 @@ _MAX_DIGITS = 18
 
 def create_study(
     draft: StateDraft, stamp: ChangeStamp, name: StudyName, study: Study, *, most: int, job: str = ""
-) -> StudyBlock:
+) -> StudySnapshot:
     """Add a study, if the project has less than `most`; 0: any number. Its uid is made here."""
     check_project(name.project)
     check_location(name.location)
@@ -53,32 +53,33 @@ def create_study(
     return draft.studies[name]
 
 
-def get_study(state: CatalogState | StateDraft, name: StudyName, *, uid: str = "") -> StudyBlock:
+def get_study(state: CatalogState | StateDraft, name: StudyName, *, uid: str = "") -> StudySnapshot:
     """Whoever has waited gives the `uid` of the study as it was before: another may have its name by then.
 
     Raises NotFound.
     """
-    block = state.studies.get(name)
-    if block is None or uid not in ("", block.record.study.uid):
+    snapshot = state.studies.get(name)
+    if snapshot is None or uid not in ("", snapshot.record.study.uid):
         raise NotFound(f'Field: name Error: The study "{name}" was not found.', field="name")
-    return block
+    return snapshot
 
 
 def get_own_study(
     state: CatalogState | StateDraft, name: StudyName, job: str, *, uid: str = ""
-) -> StudyBlock:
+) -> StudySnapshot:
     """A study that may be changed for this job, "" for the API. Raises NotFound, FailedPrecondition."""
-    block = get_study(state, name, uid=uid)
-    if block.record.job != job:
+    snapshot = get_study(state, name, uid=uid)
+    owner = snapshot.record.job
+    if owner != job:
         raise FailedPrecondition(
-            f'The study "{name}" belongs to the job {block.record.job}, which alone adds and ends its trials.'
-            if block.record.job
+            f'The study "{name}" belongs to the job {owner}, which alone adds and ends its trials.'
+            if owner
             else f'The study "{name}" belongs to no job.'
         )
-    return block
+    return snapshot
 
 
-def list_studies(state: CatalogState, project: str, location: str) -> Sequence[StudyBlock]:
+def list_studies(state: CatalogState, project: str, location: str) -> Sequence[StudySnapshot]:
     """The studies of a location, by name."""
     names = state.study_order.list_children(check_project(project))
     check_location(location)
@@ -108,9 +109,9 @@ def get_study_operation(
 ) -> StudyOperationRecord:
     """An operation by its id, as `StudyOperationRecord.name` has it. Raises NotFound."""
     study, _, number = operation.rpartition("-")
-    block = state.studies.get(StudyName(project, location, study))
+    snapshot = state.studies.get(StudyName(project, location, study))
     is_number = number.isdecimal() and len(number) <= _MAX_DIGITS
-    found = block.operations.get(int(number)) if block and is_number else None
+    found = snapshot.operations.get(int(number)) if snapshot and is_number else None
     if found is None:
         name = f"projects/{project}/locations/{location}/operations/{operation}"
         raise NotFound(f'Field: name Error: The operation "{name}" was not found.', field="name")

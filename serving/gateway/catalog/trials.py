@@ -25,9 +25,9 @@ from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.study_records import (
     MAX_KEPT_MEASUREMENTS,
-    StudyBlock,
     StudyOperationRecord,
     StudyRecord,
+    StudySnapshot,
     StudyState,
     TrialRecord,
     thin_measurements,
@@ -62,10 +62,10 @@ def get_trial(state: CatalogState | StateDraft, name: StudyName, number: int) ->
 
 def create_trial(draft: StateDraft, stamp: ChangeStamp, name: StudyName, body: TrialBody) -> Trial:
     """Add a trial of the client's: one that has ended already, or one to be handed out by a suggestion."""
-    block = get_own_study(draft, name, "")
-    parameters = read_parameters(block.record.study.space, body)
-    _check_has_room(block)
-    now, number = stamp.now.timestamp(), block.record.last_trial + 1
+    snapshot = get_own_study(draft, name, "")
+    parameters = read_parameters(snapshot.record.study.space, body)
+    _check_has_room(snapshot)
+    now, number = stamp.now.timestamp(), snapshot.record.last_trial + 1
     trial = Trial(number=number, parameters=parameters, state=TrialState.REQUESTED, created_at=now)
     if body.state.upper() == TrialState.COMPLETED:
         trial = msgspec.structs.replace(
@@ -74,25 +74,25 @@ def create_trial(draft: StateDraft, stamp: ChangeStamp, name: StudyName, body: T
             infeasible_reason=_check_reason(body.infeasible_reason),
         )
         final = body.final_measurement and read_measurement(body.final_measurement, "trial.final_measurement")
-        trial = _complete(block, trial, final or None, body.trial_infeasible, now)
-    _put_trials(draft, block.record, [trial])
+        trial = _complete(snapshot, trial, final or None, body.trial_infeasible, now)
+    _put_trials(draft, snapshot.record, [trial])
     return trial
 
 
-def list_leased_trials(block: StudyBlock, client_id: str, count: int) -> list[Trial]:
+def list_leased_trials(snapshot: StudySnapshot, client_id: str, count: int) -> list[Trial]:
     """The trials that a client gets before new ones: its own, then those that clients have created."""
-    trials = sorted(block.open_trials.values(), key=lambda trial: trial.number)
+    trials = sorted(snapshot.open_trials.values(), key=lambda trial: trial.number)
     own = [one for one in trials if one.state is TrialState.ACTIVE and one.client_id == client_id]
     created = [one for one in trials if one.state is TrialState.REQUESTED]
     return [*own, *created][:count]
 
 
-def count_missing_trials(block: StudyBlock, client_id: str, count: int) -> int:
+def count_missing_trials(snapshot: StudySnapshot, client_id: str, count: int) -> int:
     """How many new trials a suggestion needs. Raises ResourceExhausted if it cannot have any."""
-    leased = len(list_leased_trials(block, client_id, count))
+    leased = len(list_leased_trials(snapshot, client_id, count))
     if not leased:
-        _check_has_room(block)
-    return min(count - leased, MAX_TRIALS - block.trial_count)
+        _check_has_room(snapshot)
+    return min(count - leased, MAX_TRIALS - snapshot.trial_count)
 
 
 def suggest_trials(
@@ -114,20 +114,21 @@ def suggest_trials(
     then. `used_up`: there are no other points. Raises OutdatedPoints if a later trial has one of the points,
     or if there is nothing to hand out any more.
     """
-    block = get_own_study(draft, name, "", uid=uid)
+    snapshot = get_own_study(draft, name, "", uid=uid)
     now = stamp.now.timestamp()
-    leased = list_leased_trials(block, client_id, count)
+    leased = list_leased_trials(snapshot, client_id, count)
     points = points[: count - len(leased)]
-    if not (leased or points) or _are_taken(block, points, last_trial):
+    if not (leased or points) or _are_taken(snapshot, points, last_trial):
         raise OutdatedPoints(str(name))
     handed_out = [_hand_out(trial, client_id, now) for trial in leased]
-    _put_trials(draft, block.record, [one for one in handed_out if one != block.open_trials[one.number]])
+    changed = [one for one in handed_out if one != snapshot.open_trials[one.number]]
+    _put_trials(draft, snapshot.record, changed)
     handed_out += add_trials(draft, stamp, name, points, client_id=client_id)
     if used_up:
         mark_used_up(draft, stamp, name, uid=uid)
     operation = StudyOperationRecord(
         study=name,
-        number=block.record.last_operation + 1,
+        number=snapshot.record.last_operation + 1,
         created_at=started_at,
         ended_at=now,
         client_id=client_id,
@@ -150,17 +151,17 @@ def add_trials(
 
     Raises Internal for points that are not in the study's space.
     """
-    block = get_own_study(draft, name, job)
+    snapshot = get_own_study(draft, name, job)
     if points:
-        _check_has_room(block, len(points))
+        _check_has_room(snapshot, len(points))
     for point in points:
-        _check_suggested(block.record.study.space, point)
+        _check_suggested(snapshot.record.study.space, point)
     now = stamp.now.timestamp()
     trials = [
         Trial(number=number, parameters=dict(point), client_id=client_id, created_at=now, started_at=now)
-        for number, point in enumerate(points, block.record.last_trial + 1)
+        for number, point in enumerate(points, snapshot.record.last_trial + 1)
     ]
-    _put_trials(draft, block.record, trials)
+    _put_trials(draft, snapshot.record, trials)
     return trials
 
 
@@ -222,7 +223,7 @@ def complete_trial(
 
     Whoever completes a trial again in the same way gets the same answer.
     """
-    block = get_own_study(draft, name, job)
+    snapshot = get_own_study(draft, name, job)
     trial = get_trial(draft, name, number)
     if trial.is_completed:
         is_same = trial.infeasible == infeasible and (infeasible or final in (None, trial.final))
@@ -230,7 +231,7 @@ def complete_trial(
             return trial
         raise _state_error(trial, "completed", "It was completed in another way before.")
     trial = msgspec.structs.replace(trial, infeasible_reason=_check_reason(reason) if infeasible else "")
-    completed = _complete(block, trial, final, infeasible, stamp.now.timestamp())
+    completed = _complete(snapshot, trial, final, infeasible, stamp.now.timestamp())
     draft.put(TrialRecord(name, completed))
     return completed
 
@@ -263,7 +264,7 @@ def record_stopping_check(
 
     `uid` is that of the study with which the trial was compared.
     """
-    block = get_own_study(draft, name, "", uid=uid)
+    snapshot = get_own_study(draft, name, "", uid=uid)
     trial = get_trial(draft, name, number)
     is_stopping = trial.state is TrialState.STOPPING
     if should_stop and trial.state is TrialState.ACTIVE:
@@ -272,7 +273,7 @@ def record_stopping_check(
         is_stopping = True
     operation = StudyOperationRecord(
         study=name,
-        number=block.record.last_operation + 1,
+        number=snapshot.record.last_operation + 1,
         created_at=started_at,
         ended_at=stamp.now.timestamp(),
         checked_trial=number,
@@ -283,23 +284,23 @@ def record_stopping_check(
 
 def delete_trial(draft: StateDraft, stamp: ChangeStamp, name: StudyName, number: int) -> None:
     """Forget a trial; its number is not used again."""
-    block = get_own_study(draft, name, "")
+    snapshot = get_own_study(draft, name, "")
     draft.delete(TrialRecord(name, get_trial(draft, name, number)))
-    if block.record.state is StudyState.COMPLETED:
-        draft.put(msgspec.structs.replace(block.record, state=StudyState.ACTIVE))
+    if snapshot.record.state is StudyState.COMPLETED:
+        draft.put(msgspec.structs.replace(snapshot.record, state=StudyState.ACTIVE))
 
 
-def _check_has_room(block: StudyBlock, count: int = 1) -> None:
-    if block.trial_count + count > MAX_TRIALS:
+def _check_has_room(snapshot: StudySnapshot, count: int = 1) -> None:
+    if snapshot.trial_count + count > MAX_TRIALS:
         raise ResourceExhausted(
-            f"The study has {block.trial_count} trials; it can have {MAX_TRIALS}. Delete some, or create "
+            f"The study has {snapshot.trial_count} trials; it can have {MAX_TRIALS}. Delete some, or create "
             "another study."
         )
 
 
-def _are_taken(block: StudyBlock, points: Sequence[Mapping[str, Value]], last_trial: int) -> bool:
+def _are_taken(snapshot: StudySnapshot, points: Sequence[Mapping[str, Value]], last_trial: int) -> bool:
     """Whether a trial with a number above `last_trial` has one of the points."""
-    later = (block.find_trial(number) for number in block.list_numbers() if number > last_trial)
+    later = (snapshot.find_trial(number) for number in snapshot.list_numbers() if number > last_trial)
     taken = {make_key(trial.parameters) for trial in later if trial is not None}
     return any(make_key(point) in taken for point in points)
 
@@ -322,12 +323,12 @@ def _put_trials(draft: StateDraft, record: StudyRecord, trials: Sequence[Trial])
 
 def _put_operation(draft: StateDraft, operation: StudyOperationRecord) -> StudyOperationRecord:
     """Put a new operation; the oldest ones go."""
-    block = draft.studies[operation.study]
-    draft.put(msgspec.structs.replace(block.record, last_operation=operation.number))
+    snapshot = draft.studies[operation.study]
+    draft.put(msgspec.structs.replace(snapshot.record, last_operation=operation.number))
     draft.put(operation)
-    surplus = max(0, len(block.operations) + 1 - _KEPT_OPERATIONS)
-    for number in sorted(block.operations)[:surplus]:
-        draft.delete(block.operations[number])
+    surplus = max(0, len(snapshot.operations) + 1 - _KEPT_OPERATIONS)
+    for number in sorted(snapshot.operations)[:surplus]:
+        draft.delete(snapshot.operations[number])
     return operation
 
 
@@ -338,9 +339,9 @@ def _hand_out(trial: Trial, client_id: str, now: float) -> Trial:
 
 
 def _complete(
-    block: StudyBlock, trial: Trial, final: Measurement | None, infeasible: bool, now: float
+    snapshot: StudySnapshot, trial: Trial, final: Measurement | None, infeasible: bool, now: float
 ) -> Trial:
-    names = [metric.name for metric in block.record.study.metrics]
+    names = [metric.name for metric in snapshot.record.study.metrics]
     if infeasible:
         final = None
     elif final is None:

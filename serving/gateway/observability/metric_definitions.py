@@ -12,7 +12,7 @@ from serving.gateway.control.status import VersionCondition, VersionSnapshot
 from serving.gateway.observability.prediction_stats import StatsSnapshot
 from serving.gateway.observability.request_log import LogCounts
 from serving.gateway.state.record_indexes import JobIndex
-from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.state.study_records import StudySnapshot
 from serving.names import StudyName, VersionName
 from serving.resources import JobState
 
@@ -63,7 +63,7 @@ class MetricsSnapshot:
     memory: Mapping[str, MemoryUsage]
     pilot_memory: Mapping[str, MemoryUsage]
     jobs: JobIndex
-    studies: Mapping[StudyName, StudyBlock]
+    studies: Mapping[StudyName, StudySnapshot]
     suggestions: SuggestionCounts
     server_load: ServerLoad
     hops: HopCounts
@@ -271,9 +271,9 @@ def _job_records(snapshot: MetricsSnapshot) -> Samples:
 
 def _trials_by_state(snapshot: MetricsSnapshot) -> Samples:
     found: Counter[tuple[str, str]] = Counter()
-    for name, block in snapshot.studies.items():
-        found[name.project, _COMPLETED] += len(block.packed_trials)
-        found.update((name.project, str(trial.state)) for trial in block.open_trials.values())
+    for name, study in snapshot.studies.items():
+        found[name.project, _COMPLETED] += len(study.packed_trials)
+        found.update((name.project, str(trial.state)) for trial in study.open_trials.values())
     return found.items()
 
 

@@ -24,9 +24,9 @@ from serving.gateway.state.records import (
 )
 from serving.gateway.state.sorted_index import SortedIndex
 from serving.gateway.state.study_records import (
-    StudyBlock,
     StudyOperationRecord,
     StudyRecord,
+    StudySnapshot,
     TrialRecord,
 )
 from serving.names import ModelName, StudyName, VersionName, parse_model_or_version_name
@@ -41,7 +41,7 @@ class CatalogState:
     operations: Mapping[str, OperationRecord] = field(default_factory=dict)
     jobs: JobMap = field(default_factory=lambda: JobMap.from_mapping({}))
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
-    studies: Mapping[StudyName, StudyBlock] = field(default_factory=dict)
+    studies: Mapping[StudyName, StudySnapshot] = field(default_factory=dict)
 
     @cached_property
     def model_order(self) -> SortedIndex[str, ModelName]:
@@ -97,7 +97,7 @@ class Commit:
             "operations": state.operations,
             "jobs": {name: state.jobs[name] for _, name in state.job_index.unfinished},
             "policies": state.policies,
-            "studies": {name: block.record for name, block in state.studies.items()},
+            "studies": {name: snapshot.record for name, snapshot in state.studies.items()},
         }
         everything = (
             (table, name, record) for table, records in tables.items() for name, record in records.items()
@@ -136,7 +136,7 @@ class StateDraft:
     def put(self, record: Record) -> None:
         table = TABLES[type(record)]
         if isinstance(record, StudyRecord | TrialRecord | StudyOperationRecord):
-            self._put_in_block(record)
+            self._put_in_study(record)
             self.changes[table, str(record.name)] = record
             return
         records: Any = getattr(self, table)
@@ -148,7 +148,7 @@ class StateDraft:
         """Delete a record; with a study its trials and operations."""
         table = TABLES[type(record)]
         if isinstance(record, StudyRecord | TrialRecord | StudyOperationRecord):
-            self._delete_from_block(record)
+            self._delete_from_study(record)
             self.changes[table, str(record.name)] = None
             return
         records: Any = getattr(self, table)
@@ -156,26 +156,26 @@ class StateDraft:
         setattr(self, table, records.without_item(record.name))
         self.changes[table, str(record.name)] = None
 
-    def _put_in_block(self, record: StudyRecord | TrialRecord | StudyOperationRecord) -> None:
+    def _put_in_study(self, record: StudyRecord | TrialRecord | StudyOperationRecord) -> None:
         match record:
             case StudyRecord(name=name) if name not in self.studies:
                 self.study_order = self.study_order.with_name(name.project, name)
-                block = StudyBlock(record)
+                snapshot = StudySnapshot(record)
             case StudyRecord(name=name):
-                block = self.studies[name].with_record(record)
+                snapshot = self.studies[name].with_record(record)
             case TrialRecord(study=name, trial=trial):
-                block = self.studies[name].with_trial(trial)
+                snapshot = self.studies[name].with_trial(trial)
             case StudyOperationRecord(study=name):
-                block = self.studies[name].with_operation(record)
-        self.studies = self.studies.with_item(name, block)
+                snapshot = self.studies[name].with_operation(record)
+        self.studies = self.studies.with_item(name, snapshot)
 
-    def _delete_from_block(self, record: StudyRecord | TrialRecord | StudyOperationRecord) -> None:
+    def _delete_from_study(self, record: StudyRecord | TrialRecord | StudyOperationRecord) -> None:
         match record:
             case StudyRecord(name=name):
-                block = self.studies[name]
-                numbers = (*block.open_trials, *block.packed_trials)
+                snapshot = self.studies[name]
+                numbers = (*snapshot.open_trials, *snapshot.packed_trials)
                 self.changes |= {("trials", name.format_trial_name(number)): None for number in numbers}
-                self.changes |= {("study_operations", one.name): None for one in block.operations.values()}
+                self.changes |= {("study_operations", one.name): None for one in snapshot.operations.values()}
                 self.study_order = self.study_order.without_name(name.project, name)
                 self.studies = self.studies.without_item(name)
             case TrialRecord(study=name, trial=trial):

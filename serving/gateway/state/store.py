@@ -32,7 +32,7 @@ from serving.gateway.state.study_records import (
     StudyOperationRecord,
     StudyRecord,
     TrialRecord,
-    build_blocks,
+    assemble_snapshots,
 )
 
 Changes = Mapping[tuple[str, str], Record | None]
@@ -163,7 +163,7 @@ def build_state(read_table: TableReader) -> CatalogState:
     operations = read_table("operations", OperationRecord)
     jobs = read_table("jobs", JobRecord)
     policies = read_table("policies", PolicyRecord)
-    studies = build_blocks(
+    studies = assemble_snapshots(
         read_table("studies", StudyRecord),
         read_table("trials", TrialRecord),
         read_table("study_operations", StudyOperationRecord),

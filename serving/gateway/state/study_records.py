@@ -1,4 +1,4 @@
-"""Studies as the state has them: one immutable block for each, which a change copies alone.
+"""Studies as the state has them: one immutable snapshot for each, which a change copies alone.
 
 On disk a study, each of its trials and each of its operations is a document of its own, so that a change
 writes what it changes and no more.
@@ -79,7 +79,7 @@ class StudyOperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
 
 @dataclass(frozen=True, slots=True)
-class StudyBlock:
+class StudySnapshot:
     """A study with its trials and operations by number. Completed trials are packed: they are many."""
 
     record: StudyRecord
@@ -107,34 +107,36 @@ class StudyBlock:
             else:
                 yield unpack_trial(self.packed_trials[number], measured=measured)
 
-    def with_record(self, record: StudyRecord) -> StudyBlock:
+    def with_record(self, record: StudyRecord) -> StudySnapshot:
         return replace(self, record=record)
 
-    def with_trial(self, trial: Trial) -> StudyBlock:
-        block = self.without_trial(trial.number)
+    def with_trial(self, trial: Trial) -> StudySnapshot:
+        snapshot = self.without_trial(trial.number)
         if trial.is_completed:
-            return replace(block, packed_trials={**block.packed_trials, trial.number: pack_trial(trial)})
-        return replace(block, open_trials={**block.open_trials, trial.number: trial})
+            return replace(
+                snapshot, packed_trials={**snapshot.packed_trials, trial.number: pack_trial(trial)}
+            )
+        return replace(snapshot, open_trials={**snapshot.open_trials, trial.number: trial})
 
-    def without_trial(self, number: int) -> StudyBlock:
+    def without_trial(self, number: int) -> StudySnapshot:
         if number in self.open_trials:
             return replace(self, open_trials=_without_key(self.open_trials, number))
         if number in self.packed_trials:
             return replace(self, packed_trials=_without_key(self.packed_trials, number))
         return self
 
-    def with_operation(self, operation: StudyOperationRecord) -> StudyBlock:
+    def with_operation(self, operation: StudyOperationRecord) -> StudySnapshot:
         return replace(self, operations={**self.operations, operation.number: operation})
 
-    def without_operation(self, number: int) -> StudyBlock:
+    def without_operation(self, number: int) -> StudySnapshot:
         return replace(self, operations=_without_key(self.operations, number))
 
 
-def build_blocks(
+def assemble_snapshots(
     studies: Iterable[StudyRecord],
     trials: Iterable[TrialRecord],
     operations: Iterable[StudyOperationRecord],
-) -> dict[StudyName, StudyBlock]:
+) -> dict[StudyName, StudySnapshot]:
     """Put together what was read; trials and operations of no study are left out."""
     opened: dict[StudyName, dict[int, Trial]] = {}
     packed: dict[StudyName, dict[int, bytes]] = {}
@@ -147,7 +149,7 @@ def build_blocks(
     for operation in operations:
         done.setdefault(operation.study, {})[operation.number] = operation
     return {
-        record.name: StudyBlock(
+        record.name: StudySnapshot(
             record,
             opened.get(record.name, {}),
             packed.get(record.name, {}),

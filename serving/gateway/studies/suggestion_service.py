@@ -13,7 +13,7 @@ import msgspec
 
 from autoscaler.supervision import Supervisor
 from serving.errors import Internal, ServingError, Unavailable
-from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.state.study_records import StudySnapshot
 from serving.gateway.studies.suggestion_process import ConnectSuggester, Suggester, SuggesterLost
 from serving.gateway.thread_pool import ThreadPool
 from tuning.messages import (
@@ -87,14 +87,14 @@ class SuggestionService:
         """How many requests were answered, how many failed, and the seconds that the former took."""
         return self._answered, self._failed, self._seconds
 
-    async def suggest_points(self, block: StudyBlock, count: int) -> SuggestionAnswer:
+    async def suggest_points(self, snapshot: StudySnapshot, count: int) -> SuggestionAnswer:
         """Points for the next `count` trials of a study, fewer where its space is used up or time is.
 
         Raises Unavailable if too many requests wait, or no process can be started now.
         """
         started_at = time.monotonic()
         try:
-            answer = await self._ask(await self._threads.run(_encode_request, block, count))
+            answer = await self._ask(await self._threads.run(_encode_request, snapshot, count))
             if isinstance(answer, TuningFailure):
                 raise Internal(f"No trials can be suggested: {answer.message}")
             if not isinstance(answer, SuggestionAnswer):
@@ -106,12 +106,12 @@ class SuggestionService:
         self._seconds += time.monotonic() - started_at
         return answer
 
-    async def measure_importance(self, block: StudyBlock) -> Mapping[str, float]:
+    async def measure_importance(self, snapshot: StudySnapshot) -> Mapping[str, float]:
         """The share of each parameter in the first metric; none while too few trials are completed.
 
         Raises Unavailable as `suggest_points` does.
         """
-        answer = await self._ask(await self._threads.run(_encode_importance_request, block))
+        answer = await self._ask(await self._threads.run(_encode_importance_request, snapshot))
         if isinstance(answer, TuningFailure):
             raise Internal(f"The importance of parameters cannot be measured: {answer.message}")
         if not isinstance(answer, ImportanceAnswer):
@@ -216,14 +216,14 @@ class SuggestionService:
                 answer.set_exception(Unavailable(reason, retry_after=_RETRY_AFTER))
 
 
-def _encode_request(block: StudyBlock, count: int) -> bytes:
-    study = block.record.study
-    known = read_known_trials(study, block.iter_trials(measured=False))
-    request = SuggestionRequest(study, known, count, block.record.last_trial + 1)
+def _encode_request(snapshot: StudySnapshot, count: int) -> bytes:
+    study = snapshot.record.study
+    known = read_known_trials(study, snapshot.iter_trials(measured=False))
+    request = SuggestionRequest(study, known, count, snapshot.record.last_trial + 1)
     return msgspec.json.encode(request) + b"\n"
 
 
-def _encode_importance_request(block: StudyBlock) -> bytes:
-    study = block.record.study
-    known = read_known_trials(study, block.iter_trials(measured=False))
+def _encode_importance_request(snapshot: StudySnapshot) -> bytes:
+    study = snapshot.record.study
+    known = read_known_trials(study, snapshot.iter_trials(measured=False))
     return msgspec.json.encode(ImportanceRequest(study, known)) + b"\n"

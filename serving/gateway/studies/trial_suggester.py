@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from serving.errors import ResourceExhausted, Unavailable
 from serving.gateway.catalog import Catalog, studies, trials
-from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord
+from serving.gateway.state.study_records import StudyOperationRecord, StudySnapshot
 from serving.gateway.studies.suggestion_service import SuggestionService
 from serving.names import StudyName
 from tuning.messages import SuggestionAnswer
@@ -58,8 +58,8 @@ class TrialSuggester:
         """Raises OutdatedPoints if the state is a newer one now."""
         before = studies.get_own_study(self._catalog.state, name, "", uid=uid)
         answer = await self._find_points(before, client_id, count)
-        block = studies.get_study(self._catalog.state, name, uid=uid)
-        has_any = trials.list_leased_trials(block, client_id, 1)
+        snapshot = studies.get_study(self._catalog.state, name, uid=uid)
+        has_any = trials.list_leased_trials(snapshot, client_id, 1)
         if answer.exhausted and not answer.points and not has_any:
             await self._catalog.change(trials.mark_used_up, name, uid=uid)
             raise ResourceExhausted(
@@ -78,10 +78,10 @@ class TrialSuggester:
             used_up=answer.exhausted,
         )
 
-    async def _find_points(self, block: StudyBlock, client_id: str, count: int) -> SuggestionAnswer:
+    async def _find_points(self, snapshot: StudySnapshot, client_id: str, count: int) -> SuggestionAnswer:
         """Points for the trials that have to be new; none if there are enough."""
-        missing = trials.count_missing_trials(block, client_id, count)
-        return await self._service.suggest_points(block, missing) if missing > 0 else SuggestionAnswer(())
+        missing = trials.count_missing_trials(snapshot, client_id, count)
+        return await self._service.suggest_points(snapshot, missing) if missing > 0 else SuggestionAnswer(())
 
     @contextlib.asynccontextmanager
     async def _hold_study(self, name: StudyName) -> AsyncGenerator[None]:

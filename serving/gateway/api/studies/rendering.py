@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord, StudyRecord
+from serving.gateway.state.study_records import StudyOperationRecord, StudyRecord, StudySnapshot
 from serving.resources import format_timestamp
 from tuning.space import Parameter, ParameterKind, Scale, Value
 from tuning.study import Algorithm, Measurement, StoppingRule, Study, Trial
@@ -134,10 +134,10 @@ def _render_measurement(measurement: Measurement) -> dict[str, Any]:
 # ---- operations
 
 
-def render_study_operation(block: StudyBlock, operation: StudyOperationRecord) -> dict[str, Any]:
+def render_study_operation(snapshot: StudySnapshot, operation: StudyOperationRecord) -> dict[str, Any]:
     """An operation as answers have it: its trials as they are now, those that were deleted left out."""
     kind, metadata, response = (
-        _render_check(operation) if operation.checked_trial else _render_suggestion(block, operation)
+        _render_check(operation) if operation.checked_trial else _render_suggestion(snapshot, operation)
     )
     # The API's own name of this message has the spelling mistake.
     metadata_kind = f"{kind}Metatdata" if operation.checked_trial else f"{kind}Metadata"
@@ -165,12 +165,12 @@ def _render_check(operation: StudyOperationRecord) -> tuple[str, dict[str, Any],
 
 
 def _render_suggestion(
-    block: StudyBlock, operation: StudyOperationRecord
+    snapshot: StudySnapshot, operation: StudyOperationRecord
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    found = (block.find_trial(number) for number in operation.suggested)
-    trials = TrialRenderer(block.record).render_all(trial for trial in found if trial is not None)
+    found = (snapshot.find_trial(number) for number in operation.suggested)
+    trials = TrialRenderer(snapshot.record).render_all(trial for trial in found if trial is not None)
     metadata = {"suggestionCount": operation.count, "clientId": operation.client_id}
-    return "SuggestTrials", metadata, {**trials, "studyState": block.record.state}
+    return "SuggestTrials", metadata, {**trials, "studyState": snapshot.record.state}
 
 
 def format_time(seconds: float) -> str:

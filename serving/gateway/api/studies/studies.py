@@ -12,7 +12,7 @@ from serving.gateway.api.request_io import json_response, read_resource, whole_l
 from serving.gateway.api.studies.rendering import render_study
 from serving.gateway.catalog import Catalog, studies
 from serving.gateway.catalog.study_checks import read_study
-from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.state.study_records import StudySnapshot
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import StudyName
 from serving.study_resources import StudyBody
@@ -36,10 +36,10 @@ class StudiesApi:
         path, query = request.path_params, request.query_params
         study_id = query.get("studyId") or query.get("study_id") or ""
         name = StudyName(path["project"], path["location"], study_id)
-        block = await self._catalog.change(
+        snapshot = await self._catalog.change(
             studies.create_study, name, read_study(body.study_config), most=self._max_studies
         )
-        return json_response(render_study(block.record))
+        return json_response(render_study(snapshot.record))
 
     async def get(self, request: Request) -> Response:
         """projects.locations.studies.get."""
@@ -49,7 +49,7 @@ class StudiesApi:
         """projects.locations.studies.list."""
         path = request.path_params
         found = studies.list_studies(self._catalog.state, path["project"], path["location"])
-        listing = PagedList(found, _render_block, _get_name)
+        listing = PagedList(found, _render_snapshot, _get_study_name)
         return await self._threads.run(whole_list_response, request, "studies", listing)
 
     async def delete(self, request: Request) -> Response:
@@ -58,12 +58,12 @@ class StudiesApi:
         return json_response({})
 
 
-def _render_block(block: StudyBlock) -> dict[str, Any]:
-    return render_study(block.record)
+def _render_snapshot(snapshot: StudySnapshot) -> dict[str, Any]:
+    return render_study(snapshot.record)
 
 
-def _get_name(block: StudyBlock) -> str:
-    return str(block.record.name)
+def _get_study_name(snapshot: StudySnapshot) -> str:
+    return str(snapshot.record.name)
 
 
 def study_name(request: Request) -> StudyName:

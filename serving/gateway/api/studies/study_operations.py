@@ -20,8 +20,8 @@ class StudyOperationsApi:
     async def get(self, request: Request) -> Response:
         """projects.locations.operations.get."""
         operation = self._find_operation(request)
-        block = studies.get_study(self._catalog.state, operation.study)
-        return json_response(render_study_operation(block, operation))
+        snapshot = studies.get_study(self._catalog.state, operation.study)
+        return json_response(render_study_operation(snapshot, operation))
 
     async def cancel(self, request: Request) -> Response:
         """projects.locations.operations.cancel: all are done, and stay as they are."""

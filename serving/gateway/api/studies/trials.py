@@ -15,7 +15,7 @@ from serving.gateway.api.studies.rendering import TrialRenderer, render_study_op
 from serving.gateway.api.studies.studies import study_name
 from serving.gateway.catalog import Catalog, studies, trials
 from serving.gateway.catalog.study_checks import check_client_id, read_measurement
-from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord
+from serving.gateway.state.study_records import StudyOperationRecord, StudySnapshot
 from serving.gateway.studies.trial_suggester import TrialSuggester
 from serving.gateway.thread_pool import ThreadPool
 from serving.study_resources import (
@@ -110,14 +110,14 @@ class TrialsApi:
     async def check_early_stopping_state(self, request: Request) -> Response:
         """projects.locations.studies.trials.checkEarlyStoppingState: an operation that is done already."""
         started_at, name, number = time.time(), study_name(request), _trial_number(request)
-        block = studies.get_own_study(self._catalog.state, name, "")
+        snapshot = studies.get_own_study(self._catalog.state, name, "")
         trial = trials.get_trial(self._catalog.state, name, number)
         operation = await self._catalog.change(
             trials.record_stopping_check,
             name,
             number,
-            uid=block.record.study.uid,
-            should_stop=await self._threads.run(_should_stop, block, trial),
+            uid=snapshot.record.study.uid,
+            should_stop=await self._threads.run(_should_stop, snapshot, trial),
             started_at=started_at,
         )
         return self._render_operation(operation)
@@ -129,15 +129,15 @@ class TrialsApi:
             await self._catalog.change(trials.stop_trial, study_name(request), _trial_number(request)),
         )
 
-    def _find_study(self, request: Request) -> StudyBlock:
+    def _find_study(self, request: Request) -> StudySnapshot:
         return studies.get_study(self._catalog.state, study_name(request))
 
     def _render(self, request: Request, trial: Trial) -> Response:
         return json_response(TrialRenderer(self._find_study(request).record).render(trial))
 
     def _render_operation(self, operation: StudyOperationRecord) -> Response:
-        block = studies.get_study(self._catalog.state, operation.study)
-        return json_response(render_study_operation(block, operation))
+        snapshot = studies.get_study(self._catalog.state, operation.study)
+        return json_response(render_study_operation(snapshot, operation))
 
 
 def _trial_number(request: Request) -> int:
@@ -148,16 +148,16 @@ def _trial_number(request: Request) -> int:
     return int(text)
 
 
-def _list_trials(block: StudyBlock) -> PagedList[int]:
+def _list_trials(snapshot: StudySnapshot) -> PagedList[int]:
     """By their numbers."""
-    renderer = TrialRenderer(block.record)
+    renderer = TrialRenderer(snapshot.record)
 
     def render(number: int) -> dict[str, Any]:
-        trial = block.find_trial(number)
+        trial = snapshot.find_trial(number)
         return {} if trial is None else renderer.render(trial)
 
-    name = block.record.name
-    return PagedList(block.list_numbers(), render, name.format_trial_name, _parse_trial_name)
+    name = snapshot.record.name
+    return PagedList(snapshot.list_numbers(), render, name.format_trial_name, _parse_trial_name)
 
 
 def _parse_trial_name(name: str) -> int:
@@ -165,10 +165,10 @@ def _parse_trial_name(name: str) -> int:
     return int(name.rpartition("/")[2][:_MAX_DIGITS])
 
 
-def _answer_optimal_trials(block: StudyBlock) -> Response:
-    found = list_optimal(block.record.study, tuple(block.iter_trials()))
-    return json_response(TrialRenderer(block.record).render_all(found))
+def _answer_optimal_trials(snapshot: StudySnapshot) -> Response:
+    found = list_optimal(snapshot.record.study, tuple(snapshot.iter_trials()))
+    return json_response(TrialRenderer(snapshot.record).render_all(found))
 
 
-def _should_stop(block: StudyBlock, trial: Trial) -> bool:
-    return should_stop(block.record.study, tuple(block.iter_trials()), trial)
+def _should_stop(snapshot: StudySnapshot, trial: Trial) -> bool:
+    return should_stop(snapshot.record.study, tuple(snapshot.iter_trials()), trial)

@@ -166,13 +166,13 @@ async def _draw_charts(visit: Visit, job: Json) -> list[LineChart]:
 def _draw_trials(visit: Visit, job: Json) -> list[LineChart]:
     """What the best trials have measured on their way and at their end."""
     study = StudyName(visit.project, job["trainingInput"]["region"], job["jobId"])
-    block = visit.console.read_state().studies.get(study)
-    if block is None:
+    snapshot = visit.console.read_state().studies.get(study)
+    if snapshot is None:
         return []
-    metric = block.record.study.metrics[0].name
+    metric = snapshot.record.study.metrics[0].name
     lines: dict[str, Points] = {}
     for rendered in job.get("trainingOutput", {}).get("trials", [])[:_MAX_LINES]:
-        trial = block.find_trial(int(rendered["trialId"]))
+        trial = snapshot.find_trial(int(rendered["trialId"]))
         if trial is not None:
             measured = [*trial.measurements, *filter(None, [trial.final])]
             points = {float(one.step): one.values[metric] for one in measured if metric in one.values}

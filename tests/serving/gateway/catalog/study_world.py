@@ -6,7 +6,7 @@ from typing import Any
 
 from serving.gateway.catalog import studies, trials
 from serving.gateway.catalog.study_checks import read_study
-from serving.gateway.state.study_records import StudyBlock, StudyOperationRecord
+from serving.gateway.state.study_records import StudyOperationRecord, StudySnapshot
 from serving.names import StudyName
 from serving.resources import resource_from_json
 from serving.study_resources import StudyConfig, TrialBody
@@ -33,7 +33,7 @@ class StudyWorld(World):
         self.do(studies.create_study, NAME, study, most=0, **more)
 
     @property
-    def block(self) -> StudyBlock:
+    def snapshot(self) -> StudySnapshot:
         return self.state.studies[NAME]
 
     def trial(self, number: int) -> Trial:
@@ -48,14 +48,14 @@ class StudyWorld(World):
 
     def suggest(self, client: str, count: int = 1, *, used_up: bool = False) -> StudyOperationRecord:
         """As many new points as are missing."""
-        missing = trials.count_missing_trials(self.block, client, count)
+        missing = trials.count_missing_trials(self.snapshot, client, count)
         operation: StudyOperationRecord = self.do(
             trials.suggest_trials,
             NAME,
             client,
             count,
-            uid=self.block.record.study.uid,
-            last_trial=self.block.record.last_trial,
+            uid=self.snapshot.record.study.uid,
+            last_trial=self.snapshot.record.last_trial,
             points=[] if used_up else [point(number) for number in range(missing)],
             started_at=1.0,
             used_up=used_up,

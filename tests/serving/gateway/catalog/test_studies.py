@@ -17,13 +17,13 @@ from tests.serving.gateway.catalog.study_world import NAME, StudyWorld
 def test_a_study_has_a_uid_of_its_own() -> None:
     """Also the next one of its name: its suggestions are others."""
     world = StudyWorld()
-    first = world.block.record
+    first = world.snapshot.record
     world.do(studies.delete_study, NAME)
     world.do(studies.create_study, NAME, first.study, most=1)
 
     assert first.study.uid
-    assert world.block.record.study.uid not in (first.study.uid, "")
-    assert (world.block.record.state, world.block.trial_count) == ("ACTIVE", 0)
+    assert world.snapshot.record.study.uid not in (first.study.uid, "")
+    assert (world.snapshot.record.state, world.snapshot.trial_count) == ("ACTIVE", 0)
 
 
 def test_a_name_is_taken_once() -> None:
@@ -31,9 +31,9 @@ def test_a_name_is_taken_once() -> None:
     world = StudyWorld()
 
     with pytest.raises(AlreadyExists) as caught:
-        world.do(studies.create_study, NAME, world.block.record.study, most=0)
+        world.do(studies.create_study, NAME, world.snapshot.record.study, most=0)
     assert caught.value.field == "study.name"
-    world.do(studies.create_study, replace(NAME, location="there"), world.block.record.study, most=0)
+    world.do(studies.create_study, replace(NAME, location="there"), world.snapshot.record.study, most=0)
 
 
 @pytest.mark.parametrize("study", ["", "-a", "a.", "a b", "ü", "a" * 129])
@@ -41,7 +41,7 @@ def test_an_id_that_cannot_be_is_refused(study: str) -> None:
     world = StudyWorld()
 
     with pytest.raises(InvalidArgument) as caught:
-        world.do(studies.create_study, replace(NAME, study=study), world.block.record.study, most=0)
+        world.do(studies.create_study, replace(NAME, study=study), world.snapshot.record.study, most=0)
     assert caught.value.field == "study_id"
 
 
@@ -51,18 +51,18 @@ def test_a_project_has_so_many_studies() -> None:
     other = StudyName("p", "there", "t")
 
     with pytest.raises(ResourceExhausted, match="max_studies_per_project = 1"):
-        world.do(studies.create_study, other, world.block.record.study, most=1)
-    world.do(studies.create_study, replace(other, project="q"), world.block.record.study, most=1)
+        world.do(studies.create_study, other, world.snapshot.record.study, most=1)
+    world.do(studies.create_study, replace(other, project="q"), world.snapshot.record.study, most=1)
 
 
 def test_a_location_lists_its_own() -> None:
     world = StudyWorld()
     for name in (replace(NAME, study="a"), replace(NAME, location="there"), replace(NAME, project="q")):
-        world.do(studies.create_study, name, world.block.record.study, most=0)
+        world.do(studies.create_study, name, world.snapshot.record.study, most=0)
 
     listed = studies.list_studies(world.state, "p", "here")
 
-    assert [block.record.name.study for block in listed] == ["a", "s"]
+    assert [snapshot.record.name.study for snapshot in listed] == ["a", "s"]
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
@@ -85,7 +85,7 @@ def test_with_a_forgotten_job_goes_its_study() -> None:
     """No other of its id."""
     world = StudyWorld(job="projects/p/jobs/s")
     other = replace(NAME, location="there")
-    world.do(studies.create_study, other, world.block.record.study, most=0)
+    world.do(studies.create_study, other, world.snapshot.record.study, most=0)
     job = JobRecord(name="projects/p/jobs/s", project="p", uid="1", number=1, job=Job(job_id="s"))
 
     world.do(lambda draft, _: studies.delete_study_of_job(draft, job))

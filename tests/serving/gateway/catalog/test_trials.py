@@ -106,7 +106,7 @@ def test_a_created_trial_that_cannot_be_is_refused(fields: dict[str, Any], field
         world.request(**fields)
 
     assert caught.value.field == field
-    assert world.block.trial_count == 0
+    assert world.snapshot.trial_count == 0
 
 
 def test_a_study_has_a_thousand_trials() -> None:
@@ -138,7 +138,7 @@ def test_numbers_are_not_used_again() -> None:
 def test_points_of_an_old_state_are_refused_where_a_later_trial_has_one() -> None:
     """Those that earlier trials have are known to whoever makes points."""
     world = StudyWorld()
-    uid, points = world.block.record.study.uid, [point(0), point(1)]
+    uid, points = world.snapshot.record.study.uid, [point(0), point(1)]
     world.suggest("a", 2)
 
     def suggest(last_trial: int) -> Any:
@@ -154,7 +154,7 @@ def test_points_of_an_old_state_are_refused_where_a_later_trial_has_one() -> Non
 def test_nothing_to_hand_out_any_more_is_no_suggestion() -> None:
     """What was there is another client's by now."""
     world = StudyWorld()
-    uid = world.block.record.study.uid
+    uid = world.snapshot.record.study.uid
 
     with pytest.raises(trials.OutdatedPoints):
         world.do(trials.suggest_trials, NAME, "b", 1, uid=uid, last_trial=0, points=[], started_at=1.0)
@@ -165,9 +165,9 @@ def test_a_used_up_study_is_completed_until_trials_go() -> None:
     world.suggest("a")
 
     assert world.suggest("a", 3, used_up=True).suggested == (1,)
-    states = [world.block.record.state]
+    states = [world.snapshot.record.state]
     world.do(trials.delete_trial, NAME, 1)
-    assert [*states, world.block.record.state] == [StudyState.COMPLETED, StudyState.ACTIVE]
+    assert [*states, world.snapshot.record.state] == [StudyState.COMPLETED, StudyState.ACTIVE]
 
 
 def test_measurements_are_in_order() -> None:
@@ -280,11 +280,11 @@ def test_a_check_may_stop_a_trial() -> None:
             trials.record_stopping_check,
             NAME,
             number,
-            uid=world.block.record.study.uid,
+            uid=world.snapshot.record.study.uid,
             should_stop=should_stop,
             started_at=1.0,
         )
-        assert world.block.operations[found.number] == found
+        assert world.snapshot.operations[found.number] == found
         return bool(found.should_stop)
 
     assert not check(1, should_stop=False)
@@ -321,7 +321,7 @@ def test_the_newest_operations_are_kept() -> None:
     world = StudyWorld()
     names = [world.suggest("a").name for _ in range(105)]
 
-    assert sorted(world.block.operations) == list(range(6, 106))
+    assert sorted(world.snapshot.operations) == list(range(6, 106))
     with pytest.raises(NotFound):
         studies.get_study_operation(world.state, "p", "here", "s-5")
     assert studies.get_study_operation(world.state, "p", "here", "s-105").name == names[-1]

@@ -1,4 +1,4 @@
-"""The block of a study, in memory and on disk."""
+"""The snapshot of a study, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from serving.gateway.state.records import Record
 from serving.gateway.state.store import SqliteStore
 from serving.gateway.state.study_records import (
     MAX_KEPT_MEASUREMENTS,
-    StudyBlock,
     StudyOperationRecord,
     StudyRecord,
+    StudySnapshot,
     TrialRecord,
     pack_trial,
     thin_measurements,
@@ -99,13 +99,13 @@ def test_a_completed_trial_takes_a_kibibyte(store: SqliteStore) -> None:
     state = write(store, CatalogState(), RECORD)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    block = state.studies[NAME]
+    snapshot = state.studies[NAME]
     for trial in trials:
-        block = block.with_trial(trial)
+        snapshot = snapshot.with_trial(trial)
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
 
-    assert block.trial_count == 500
+    assert snapshot.trial_count == 500
     assert taken / 500 <= 1024
 
 
@@ -156,7 +156,7 @@ def test_with_a_study_all_of_it_goes(store: SqliteStore) -> None:
     assert store.load() == CatalogState()
     # Nothing of the earlier one comes back with a study of the same name.
     write(store, after, RECORD)
-    assert store.load().studies == {NAME: StudyBlock(RECORD)}
+    assert store.load().studies == {NAME: StudySnapshot(RECORD)}
 
 
 def test_single_records_are_deleted(store: SqliteStore) -> None:
@@ -167,5 +167,5 @@ def test_single_records_are_deleted(store: SqliteStore) -> None:
     state = write(store, state, gone=TrialRecord(NAME, completed(2)))
     state = write(store, state, gone=OPERATION)
 
-    assert state.studies[NAME] == StudyBlock(RECORD, {1: OPEN})
+    assert state.studies[NAME] == StudySnapshot(RECORD, {1: OPEN})
     assert store.load().studies == state.studies

@@ -25,7 +25,7 @@ WITHIN = HANG_SECONDS / 2
 
 
 def request(count: int) -> bytes:
-    study = StudyWorld().block.record.study
+    study = StudyWorld().snapshot.record.study
     return msgspec.json.encode(SuggestionRequest(study, (), count, 1)) + b"\n"
 
 

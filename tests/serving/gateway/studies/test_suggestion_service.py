@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.supervision import Supervisor
 from serving.errors import Internal, Unavailable
-from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.state.study_records import StudySnapshot
 from serving.gateway.studies.suggestion_process import SuggesterLost
 from serving.gateway.studies.suggestion_service import SuggestionLimits, SuggestionService
 from tests.bounds import HANG_SECONDS
@@ -62,10 +62,10 @@ class Scene:
     def __init__(self, limits: SuggestionLimits) -> None:
         self.processes = FakeProcesses()
         self.service = SuggestionService(self.processes.connect, Supervisor(), limits)
-        self.block: StudyBlock = StudyWorld().block
+        self.snapshot: StudySnapshot = StudyWorld().snapshot
 
     def ask(self) -> asyncio.Task[SuggestionAnswer]:
-        return asyncio.create_task(self.service.suggest_points(self.block, 1))
+        return asyncio.create_task(self.service.suggest_points(self.snapshot, 1))
 
     async def until_asked(self, count: int) -> None:
         while len(self.processes.asked) < count:  # noqa: ASYNC110  a thread takes part
@@ -251,10 +251,10 @@ def test_importance_is_asked_of_the_same_processes() -> None:
             TuningFailure("INTERNAL", "no"),
             SuggestionAnswer(()),
         ]
-        assert await scene.service.measure_importance(scene.block) == {"x": 1.0}
+        assert await scene.service.measure_importance(scene.snapshot) == {"x": 1.0}
         assert b'"type":"importance"' in scene.processes.asked[0]
         for reason in ("cannot be measured: no", "of another kind"):
             with pytest.raises(Internal, match=reason):
-                await scene.service.measure_importance(scene.block)
+                await scene.service.measure_importance(scene.snapshot)
 
     run(main)

@@ -6,7 +6,7 @@ from tuning.study import Trial
 
 
 def test_stored_trials_that_are_not_in_the_space_are_listed_all_the_same() -> None:
-    renderer = TrialRenderer(StudyWorld().block.record)
+    renderer = TrialRenderer(StudyWorld().snapshot.record)
     foreign = Trial(number=2, parameters={"unknown": 1, "other": 0.5, "x": "text", "depth": 2.5})
 
     answer = renderer.render_all([Trial(number=1, parameters={"x": 1, "depth": 3}), foreign])

@@ -25,12 +25,12 @@ BEST_TRIAL = "best"
 
 
 class TrialAttempt(Protocol):
-    """A supervisor at work; it is given orders by the pipe in `trials`."""
+    """A supervisor at work; it is given orders by the pipe in `trial_settings`."""
 
     on_trial: Callable[[TrialReport], None]
 
     @property
-    def trials(self) -> TrialSettings | None:
+    def trial_settings(self) -> TrialSettings | None:
         """None for jobs without trials."""
 
 
@@ -43,25 +43,25 @@ class TuningDirector:
 
     async def run_trials(self, record: JobRecord, attempt: TrialAttempt) -> None:
         """Run what is left of a job's trials, until its end is ordered. Raises OSError."""
-        if record.tuning is None or attempt.trials is None:
+        if record.tuning is None or attempt.trial_settings is None:
             return
         loop = TuningLoop(
             self._catalog,
             self._suggest_points,
-            OrderPipe(Path(attempt.trials.orders)).send,
+            OrderPipe(Path(attempt.trial_settings.orders)).send,
             study=record.tuning.study,
             job=record.name,
-            plan=_build_plan(record, record.tuning, len(attempt.trials.slots)),
+            plan=_build_plan(record, record.tuning, len(attempt.trial_settings.slots)),
         )
         attempt.on_trial = loop.add_report
         await loop.run()
 
     def find_trials(self, record: JobRecord) -> TrialsOfJob | None:
         """None for jobs without trials, or without those that were deleted."""
-        block = find_tuning_study(self._catalog.state, record)
-        if block is None:
+        snapshot = find_tuning_study(self._catalog.state, record)
+        if snapshot is None:
             return None
-        return TrialsOfJob(block.record.study, list(iter_own_trials(self._catalog.state, record)))
+        return TrialsOfJob(snapshot.record.study, list(iter_own_trials(self._catalog.state, record)))
 
     def find_trial(self, record: JobRecord, trial: str) -> int:
         """The number of a trial, which may be "best". Raises NotFound, FailedPrecondition."""

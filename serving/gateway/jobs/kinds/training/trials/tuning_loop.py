@@ -21,7 +21,7 @@ from serving.gateway.jobs.kinds.training.trials.trial_results import (
     fail_trial,
     stop_trial,
 )
-from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.state.study_records import StudySnapshot
 from serving.names import StudyName
 from training.messages import FinishTrials, StartTrial, StopTrial, TrialOrder, TrialReport
 from tuning.decide import Action, Fail, Finish, Start, Stop, Suggest, TuningPlan, decide
@@ -32,7 +32,7 @@ from tuning.study import Trial, TrialState
 
 logger = logging.getLogger(__name__)
 
-SuggestPoints = Callable[[StudyBlock, int], Awaitable[SuggestionAnswer]]
+SuggestPoints = Callable[[StudySnapshot, int], Awaitable[SuggestionAnswer]]
 SendOrder = Callable[[TrialOrder], None]
 
 # Seconds before suggestions that failed are asked for again, and how often that is done.
@@ -58,12 +58,12 @@ class TuningLoop:
         self._name = study
         self._job = job
         self._plan = plan
-        self._tag = self._block.record.study.metrics[0].name
+        self._tag = self._snapshot.record.study.metrics[0].name
         self._reports: list[TrialReport] = []
         self._arrival = asyncio.Event()
         self._running: set[int] = set()
         self._completed: dict[int, Trial] = {}
-        self._stopping = EarlyStopping(self._block.record.study)
+        self._stopping = EarlyStopping(self._snapshot.record.study)
         self._suggestion: asyncio.Task[SuggestionAnswer] | None = None
         self._suggesting = 0
         self._exhausted = False
@@ -84,7 +84,7 @@ class TuningLoop:
                 self._suggestion.cancel()
 
     @property
-    def _block(self) -> StudyBlock:
+    def _snapshot(self) -> StudySnapshot:
         return self._catalog.state.studies[self._name]
 
     async def _step(self) -> bool:
@@ -103,7 +103,7 @@ class TuningLoop:
         if self._failure:
             return [Finish(False, self._failure)]
         return decide(
-            self._block.record.study,
+            self._snapshot.record.study,
             self._plan,
             self._list_trials(),
             self._running,
@@ -123,13 +123,13 @@ class TuningLoop:
                 case Suggest(count):
                     self._begin_suggestion(count)
                 case Start(number):
-                    orders.append(StartTrial(number, _format_arguments(self._block.open_trials[number])))
+                    orders.append(StartTrial(number, _format_arguments(self._snapshot.open_trials[number])))
                     self._running.add(number)
                 case Stop(number):
-                    changed.append(stop_trial(self._block.open_trials[number]))
+                    changed.append(stop_trial(self._snapshot.open_trials[number]))
                     orders.append(StopTrial(number))
                 case Fail(number, reason):
-                    changed.append(fail_trial(self._block.open_trials[number], reason, time.time()))
+                    changed.append(fail_trial(self._snapshot.open_trials[number], reason, time.time()))
         await self._put(changed)
         for order in orders:
             self._send_order(order)
@@ -139,22 +139,22 @@ class TuningLoop:
 
     def _list_trials(self) -> list[Trial]:
         """All trials; completed ones do not change any more, and are unpacked once."""
-        block = self._block
-        if len(self._completed) + len(block.open_trials) != block.trial_count:
-            for number in block.packed_trials.keys() - self._completed.keys():
-                trial = block.find_trial(number)
+        snapshot = self._snapshot
+        if len(self._completed) + len(snapshot.open_trials) != snapshot.trial_count:
+            for number in snapshot.packed_trials.keys() - self._completed.keys():
+                trial = snapshot.find_trial(number)
                 if trial is not None:
                     self._stopping.add(trial)
                     self._completed[number] = msgspec.structs.replace(trial, measurements=())
-        return [*self._completed.values(), *block.open_trials.values()]
+        return [*self._completed.values(), *snapshot.open_trials.values()]
 
     def _list_stopping(self) -> list[Trial]:
-        return [one for one in self._block.open_trials.values() if one.state is TrialState.STOPPING]
+        return [one for one in self._snapshot.open_trials.values() if one.state is TrialState.STOPPING]
 
     async def _record_reports(self) -> None:
         """Commit all reports that have come; the commit of one batch is the time for the next to gather."""
         reports, self._reports = self._reports, []
-        open_trials, now = self._block.open_trials, time.time()
+        open_trials, now = self._snapshot.open_trials, time.time()
         changed: dict[int, Trial] = {}
         for report in reports:
             trial = changed.get(report.trial) or open_trials.get(report.trial)
@@ -178,11 +178,11 @@ class TuningLoop:
         """Ask until there is an answer. Raises ServingError."""
         for delay in _RETRY_DELAYS:
             try:
-                return await self._suggest_points(self._block, count)
+                return await self._suggest_points(self._snapshot, count)
             except ServingError as error:
                 logger.warning("%s: asking again in %g s: %s", self._name, delay, error.message)
                 await asyncio.sleep(delay)
-        return await self._suggest_points(self._block, count)
+        return await self._suggest_points(self._snapshot, count)
 
     async def _record_suggestion(self) -> None:
         """Commit the trials that were suggested: only then they can be started."""

@@ -20,7 +20,7 @@ from serving.gateway.jobs.kinds.training.training_kind import TrainingKind
 from serving.gateway.jobs.kinds.training.trials.tuning_director import TuningDirector
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.gateway.state.store import SqliteStore
-from serving.gateway.state.study_records import StudyBlock
+from serving.gateway.state.study_records import StudySnapshot
 from serving.resources import Job, TrainingOutput, resource_from_json
 from training.messages import (
     ContainerProgram,
@@ -56,8 +56,8 @@ def make_kind(folder: Path, **settings: Any) -> TrainingKind:
     return TrainingKind(config, environment, director, lambda framework: PilotSpec(framework, (), {}))
 
 
-async def suggest_nothing(block: StudyBlock, count: int) -> SuggestionAnswer:
-    raise AssertionError(block)
+async def suggest_nothing(snapshot: StudySnapshot, count: int) -> SuggestionAnswer:
+    raise AssertionError(snapshot)
 
 
 def make_job(options: Any = None, **changes: Any) -> Job:

@@ -81,14 +81,14 @@ class BackgroundLoop:
                 self._working = False
                 await self._back_off(error)
             else:
-                self._end_round()
+                self._record_success()
 
     def _begin_round(self) -> None:
         self._working = True
         if self._due is None:
             self._due = self._clock()
 
-    def _end_round(self) -> None:
+    def _record_success(self) -> None:
         if self._failures:
             logger.warning("the background loop %r works again, after %d errors", self.name, self._failures)
         self._working, self._due, self._failures = False, None, 0

@@ -137,7 +137,7 @@ class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
         fixed = form.fixed_rows if isinstance(form, ColumnsFormat) else None
         predictor = _IsolatingPredictor(model, self._parameters, fixed or 1)
         for part in given.parts:
-            predictor.predict_rows(part, fixed or self._rows or _choose_rows(model, form, part))
+            predictor.predict_rows(part, fixed or self._rows or _choose_batch_size(model, form, part))
         if not predictor.failures:
             return BatchedBlock(given.block, tuple(predictor.parts), given.rows, given.keys, given.rejected)
         return _drop_failed_rows(given, predictor)
@@ -222,7 +222,7 @@ def _drop_failed_rows(given: BatchedBlock, predictor: _IsolatingPredictor) -> Ba
     )
 
 
-def _choose_rows(model: Runtime, form: InputFormat, part: Batch) -> int:
+def _choose_batch_size(model: Runtime, form: InputFormat, part: Batch) -> int:
     """The default number of rows per call: one if rows are not known to be independent."""
     if isinstance(part, DependentColumns) or (isinstance(form, ColumnsFormat) and not form.independent_rows):
         return 1

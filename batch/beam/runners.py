@@ -172,7 +172,7 @@ def default_options(request: RunnerRequest, engine: Engine, *, here: bool) -> li
     match request.runner:
         case "FlinkRunner" | "PortableRunner":
             workers = min(request.workers, count_cores()) if here else request.workers
-            found.append(f"--parallelism={engine.fit_workers(workers)}")
+            found.append(f"--parallelism={engine.limit_workers(workers)}")
         case "DataflowRunner":
             found += [f"--max_num_workers={request.workers}", f"--temp_location={request.folder}/beam"]
             if request.region:

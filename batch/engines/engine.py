@@ -32,7 +32,7 @@ class Engine(Protocol):
     def worker_start_seconds(self) -> float:
         """How long a worker may take to begin, once the job has its place."""
 
-    def fit_workers(self, wanted: int) -> int:
+    def limit_workers(self, wanted: int) -> int:
         """How many of the workers that a job wants the cluster has room for when it does nothing else."""
 
     def find_state(self) -> EngineState:
@@ -75,7 +75,7 @@ class OpaqueEngine:
         self.name = name
         self.worker_start_seconds = worker_start_seconds
 
-    def fit_workers(self, wanted: int) -> int:
+    def limit_workers(self, wanted: int) -> int:
         return wanted
 
     def find_state(self) -> EngineState:

@@ -102,7 +102,7 @@ class FlinkEngine:
         self._clock = clock
         self._wait = wait
 
-    def fit_workers(self, wanted: int) -> int:
+    def limit_workers(self, wanted: int) -> int:
         try:
             slots = FlinkOverview.from_json(self._get("/overview")).slots
         except OSError:
@@ -131,7 +131,7 @@ class FlinkEngine:
                 if job.is_waiting:
                     # Those that a waiting job holds already are free for it.
                     free = overview.free_slots + self._count_held_slots(job)
-                    return _describe_missing_slots(self._find_parallelism(job), free, overview)
+                    return _describe_missing_slots(self._fetch_job_parallelism(job), free, overview)
         except OSError as error:
             return f"Flink does not answer at {self._url}: {error}."
         return ""
@@ -169,7 +169,7 @@ class FlinkEngine:
         jobs: Sequence[Mapping[str, Any]] = self._get("/jobs/overview")["jobs"]
         return [FlinkJob.from_json(job) for job in jobs if self._pipeline.matches(job["name"])]
 
-    def _find_parallelism(self, job: FlinkJob) -> int:
+    def _fetch_job_parallelism(self, job: FlinkJob) -> int:
         steps = self._get(f"/jobs/{job.identifier}")["vertices"]
         return max((int(step["parallelism"]) for step in steps), default=1)
 

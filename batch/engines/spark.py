@@ -127,7 +127,7 @@ class SparkEngine:
         self._clock = clock
         self._wait = wait
 
-    def fit_workers(self, wanted: int) -> int:
+    def limit_workers(self, wanted: int) -> int:
         """Spark gives a job the cores that are free, whatever the job wants."""
         return wanted
 

@@ -55,9 +55,7 @@ class LineEncoder:
             begun=block.begun,
             last=block.last,
             rejected=tuple(
-                sorted(
-                    (*predicted.rejected, *_reject_failures(written, predicted)), key=lambda one: one.offset
-                )
+                sorted((*predicted.rejected, *_list_rejected(written, predicted)), key=lambda one: one.offset)
             ),
             header=header,
         )
@@ -84,7 +82,7 @@ class _EncodedParts:
         self.lines += lines
 
 
-def _reject_failures(written: _EncodedParts, predicted: BatchedBlock) -> Iterator[RejectedRecord]:
+def _list_rejected(written: _EncodedParts, predicted: BatchedBlock) -> Iterator[RejectedRecord]:
     if written.failures:
         lines = predicted.block.split_records()
         for row, error in written.failures.items():

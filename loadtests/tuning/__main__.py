@@ -26,10 +26,10 @@ from pathlib import Path
 import msgspec
 
 from loadtests.tuning import report
+from loadtests.tuning.acceptance_criteria import check_criteria
 from loadtests.tuning.functions import FUNCTIONS
 from loadtests.tuning.own_searchers import OWN_SEARCHERS, measure_latency
 from loadtests.tuning.searches import SearchOrder, SearchResult, run_search
-from loadtests.tuning.targets import check_targets
 
 FOLDER = Path("build/tuning")
 OPTUNA = "optuna"
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str]) -> None:
             file.flush()
     results = report.read_results(options.results)
     print(report.format_tables(results))
-    with contextlib.suppress(KeyError):  # of a part of the searches there are no targets
-        print("", *(target.format() for target in check_targets(results)), sep="\n")
+    with contextlib.suppress(KeyError):  # of a part of the searches there are no criteria
+        print("", *(criterion.format() for criterion in check_criteria(results)), sep="\n")
 
 
 def _read_options(arguments: Sequence[str]) -> argparse.Namespace:

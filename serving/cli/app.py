@@ -31,7 +31,7 @@ from serving.cli.flags.argument_order import CommandTree
 from serving.cli.flags.flag_groups import with_flags
 from serving.cli.flags.settings_flags import with_settings
 from serving.cli.health import doctor
-from serving.cli.local import local_batch, local_predict, local_train, prepare_model
+from serving.cli.local import local_batch, local_predict, local_train, prepare_command
 from serving.cli.parity import parity
 from serving.cli.simulation import simulate
 from serving.cli.studies import studies, trials
@@ -170,7 +170,7 @@ def build() -> Callable[..., Any]:
     app.callback(help=_HELP)(_declare_common_flags)
     app.command()(with_settings(ServeConfig, partial(load_settings, ServeConfig))(serve.serve))
     app.command()(with_settings(NodeConfig, serve.load_node_settings)(serve.node))
-    app.command()(prepare_model.prepare)
+    app.command()(prepare_command.prepare)
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))

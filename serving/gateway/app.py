@@ -64,7 +64,7 @@ from serving.gateway.control.placement.server_load_meter import ServerLoadMeter
 from serving.gateway.control.reconciler import Reconciler
 from serving.gateway.control.retention import RecordPruner
 from serving.gateway.control.schema_registry import SchemaRegistry
-from serving.gateway.control.status import ClusterStatus, Readiness, ReadinessState
+from serving.gateway.control.status import Readiness, ReadinessState, ServerStatus
 from serving.gateway.control.watchdog import Watchdog
 from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.jobs.job_reader import Curves, JobReader, LocalJobReader
@@ -277,14 +277,14 @@ class Gateway:
             lambda node: self._prediction_proxy.node_clients.get(node.id),
             config.call_seconds,
         )
-        self._cluster_status = ClusterStatus(
+        self._server_status = ServerStatus(
             lambda: self._catalog.state, self._activator, self._autoscaler, self._pool
         )
         self._server_load_meter = ServerLoadMeter(self._autoscaler, self._pool)
         self._history = HistoryRecorder(lambda: self._autoscaler.awake, self._pool, self._prediction_stats)
-        self._statistics = ModelStatistics(self._cluster_status, self._prediction_stats)
+        self._statistics = ModelStatistics(self._server_status, self._prediction_stats)
         self._metrics = Metrics(
-            self._cluster_status,
+            self._server_status,
             self._prediction_stats,
             MetricSources(
                 spans=self._get_span_counts,
@@ -376,7 +376,7 @@ class Gateway:
         trials = TrialsApi(self._catalog, TrialSuggester(self._catalog, self._suggestions))
         study_operations = StudyOperationsApi(self._catalog)
         status = StatusApi(
-            self._cluster_status,
+            self._server_status,
             self._metrics,
             None if self._sharing is None else self._sharing.find_scope,
         )
@@ -500,7 +500,7 @@ class Gateway:
                 audit=self._audit,
                 sessions=LocalSessions() if rows is None else SharedSessions(rows),
                 read_state=lambda: self._catalog.state,
-                cluster_status=self._cluster_status,
+                server_status=self._server_status,
                 list_servers=self._list_servers,
                 history=self._history,
                 waits=self._waits,
@@ -654,7 +654,7 @@ class Gateway:
 
     def _on_commit(self, commit: Commit) -> None:
         for ending in find_completions(commit.before, commit.changes):
-            self._audit.record_completion(ending.call, ending.status, ending.operation)
+            self._audit.record_operation_result(ending.call, ending.status, ending.operation)
         self._event_publisher.on_commit(commit)
 
     def _on_taken_in(self, commit: Commit) -> None:

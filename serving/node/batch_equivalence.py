@@ -77,7 +77,7 @@ def warm_up_model(runtime: Runtime, sizes: Sequence[int]) -> ModelWarmupResult:
         except Exception as error:
             logger.warning("a warm-up request failed: %s", error)
             trials.append(make_failed_trial(what, error, is_recorded=True))
-    for request in () if trials else _make_synthetic_calls(runtime, sizes):
+    for request in () if trials else _make_warmup_calls(runtime, sizes):
         taken = _try_call(runtime, request)
         seconds = seconds if taken is None else taken
     return ModelWarmupResult(seconds, tuple(trials))
@@ -89,7 +89,7 @@ def warm_up_model_briefly(runtime: Runtime) -> None:
     calls: dict[str, RuntimeCall] = {}
     for request in runtime.warmup_requests():
         calls.setdefault(repr(sorted(request[1].items())), request)
-    for request in calls.values() or itertools.islice(_make_synthetic_calls(runtime, (1,)), 1):
+    for request in calls.values() or itertools.islice(_make_warmup_calls(runtime, (1,)), 1):
         _try_call(runtime, request)
 
 
@@ -109,7 +109,7 @@ def _time_call(runtime: Runtime, request: RuntimeCall) -> float:
     return time.perf_counter() - start
 
 
-def _make_synthetic_calls(runtime: Runtime, sizes: Sequence[int]) -> Iterable[RuntimeCall]:
+def _make_warmup_calls(runtime: Runtime, sizes: Sequence[int]) -> Iterable[RuntimeCall]:
     for size in sizes:
         rows = make_bounded_rows(runtime, size)
         if rows is not None:

@@ -72,7 +72,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Handle a frame. Raises FrameError for an invalid one."""
         raise NotImplementedError
 
-    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
+    def should_receive_frame(self, head: tuple[Any, ...], size: int) -> bool:
         """Whether to receive a long frame whose body begins; otherwise its bytes are skipped."""
         return True
 
@@ -191,7 +191,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                     raise FrameError
                 body = content + prefix_length
                 if size + length > _SHARED_BUFFER_BYTES and body <= end:
-                    if self.accept_frame(head, length - prefix_length):
+                    if self.should_receive_frame(head, length - prefix_length):
                         self._begin_long_frame(head, bytes(view[content:body]), view[body:end])
                     else:
                         self._filled, self._bytes_to_skip = 0, content + length - end

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, copy_folder
+from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, copy_atomically
 from serving.artifacts.storage.file_store import FileStore
 from serving.artifacts.storage.file_system import (
     MAX_FILES,
@@ -80,7 +80,7 @@ class ArtifactFetcher:
         files = dict(zip(names, found, strict=True))
         digest = digest_listing(folder, files)
         if isinstance(system, LocalFileSystem):
-            copy_folder(files, system.download, destination)
+            copy_atomically(files, system.download, destination)
         else:
             self._cache.fetch(digest, files, system.download, destination)
         return FetchResult(len(files), sum(file.size for file in found), digest)

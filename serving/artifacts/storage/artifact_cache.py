@@ -76,7 +76,7 @@ class ArtifactCache:
             now = time.time_ns()
             os.utime(entry, ns=(now, now))
             # Not linked: what the code of a model does to its files must not change another version's.
-            copy_folder({name: entry / name for name in files}, copy_content, destination)
+            copy_atomically({name: entry / name for name in files}, copy_content, destination)
 
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
         """Copy the entry `digest` to `destination`; a missing entry is first filled by `make`.
@@ -234,7 +234,7 @@ def _folder_size(entry: Path) -> int:
     return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
 
 
-def copy_folder(sources: Mapping[str, T], copy: Callable[[T, Path], None], destination: Path) -> None:
+def copy_atomically(sources: Mapping[str, T], copy: Callable[[T, Path], None], destination: Path) -> None:
     """Copy files, by name, to a new folder, which appears when complete."""
     _copy_all(sources, copy, _partial_of(destination), destination)
     sync_to_disk(destination.parent)

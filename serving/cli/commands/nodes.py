@@ -62,7 +62,7 @@ def show_nodes(fleet: Json, project: str, output: CommandOutput) -> None:
         return
     print_table(
         _VERSION_HEADINGS,
-        [row for version in fleet["versions"] for row in _build_version_rows(version, project)],
+        [row for version in fleet["versions"] for row in _build_node_rows(version, project)],
     )
     if fleet["pilots"]:
         print()
@@ -74,7 +74,7 @@ def show_nodes(fleet: Json, project: str, output: CommandOutput) -> None:
         print(f"These are the nodes of {server} alone; `pilotlight servers` lists all servers.")
 
 
-def _build_version_rows(version: Json, project: str) -> Iterator[Sequence[str]]:
+def _build_node_rows(version: Json, project: str) -> Iterator[Sequence[str]]:
     """A row for each node, or one for a version without nodes; the first row only has the version's cells."""
     version_cells = (
         shorten_name(version["version"], project),

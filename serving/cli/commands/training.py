@@ -200,15 +200,15 @@ def _stage_packages(program: ProgramFlags, job_dir: str) -> Iterator[list[str]]:
     if program.package_path is None and not program.staging_bucket:
         yield [make_absolute(archive) for archive in archives]
         return
-    from serving.cli.local.trainer_package import build_trainer_wheel, stage_archives  # noqa: PLC0415  start-up time
+    from serving.cli.local.trainer_package import build_trainer_wheel, upload_archives  # noqa: PLC0415  start-up time
 
     target = program.staging_bucket or (f"{job_dir.rstrip('/')}/packages" if job_dir else _staging_folder())
     if program.package_path is None:
-        yield stage_archives(archives, make_absolute(target))
+        yield upload_archives(archives, make_absolute(target))
         return
     output = Path(job_dir).absolute() if job_dir and "://" not in job_dir else None
     with build_trainer_wheel(program.package_path, leave_out=output) as wheel:
-        yield stage_archives([wheel, *archives], make_absolute(target))
+        yield upload_archives([wheel, *archives], make_absolute(target))
 
 
 def _staging_folder() -> str:

@@ -56,7 +56,7 @@ def parse_file_path(text: str) -> Path:
     return path
 
 
-def read_token(file: Path) -> str:
+def read_token_file(file: Path) -> str:
     """The token that a file, or standard input, holds. Raises InvalidArgument if it cannot be read."""
     try:
         return (sys.stdin.read() if str(file) == "-" else file.read_text()).strip()

@@ -20,7 +20,7 @@ from serving import config
 from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
 from serving.cli.console import Verbosity, configure_console, print_warning
-from serving.cli.flags.common_flags import parse_file_path, read_token
+from serving.cli.flags.common_flags import parse_file_path, read_token_file
 from serving.cli.flags.settings_flags import build_parameters
 from serving.config import ClientConfig
 
@@ -153,5 +153,5 @@ def _create_client(region: str, access_token_file: Path | None, log_http: bool, 
     if access_token_file is not None:
         if given.get("token"):
             raise typer.BadParameter("Give either --token or --access-token-file, not both.")
-        given["token"] = read_token(access_token_file)
+        given["token"] = read_token_file(access_token_file)
     return ApiClient(config.load_config(ClientConfig, given), region, log_http=log_http)

@@ -70,7 +70,7 @@ class InstanceFlags:
         """
         self.check_flags()
         [(file, encode)] = [(file, encode) for file, encode in self._list_sources() if file is not None]
-        body = encode(_describe_file(file), read_file(file))
+        body = encode(_describe_file(file), read_file_or_stdin(file))
         return body if self.signature_name is None else _add_signature_name(body, self.signature_name)
 
     def _list_sources(self) -> list[tuple[Path | None, Callable[[str, bytes], bytes]]]:
@@ -87,7 +87,7 @@ def _describe_file(file: Path) -> str:
     return "Standard input" if str(file) == "-" else str(file)
 
 
-def read_file(file: Path) -> bytes:
+def read_file_or_stdin(file: Path) -> bytes:
     """What a file, or standard input, holds. Raises InvalidArgument when it cannot be read."""
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

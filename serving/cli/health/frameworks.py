@@ -25,14 +25,14 @@ from serving.frameworks import list_selectable
 from serving.predictor import interpreters
 from serving.predictor.interpreter_check import check_interpreter
 
-_PROBE = "serving.cli.health.probe"
+_PROBE = "serving.cli.health.fork_probe"
 _SECONDS = 120
 _PACKAGE = "pilotlight"
 _LAST_LINES = 3
 
 
 class ForkProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a process that imports what a pilot imports; see `serving.cli.health.probe`."""
+    """The report of a process that imports what a pilot imports; see `serving.cli.health.fork_probe`."""
 
     seconds: float
     memory: int

@@ -44,7 +44,7 @@ def build_trainer_wheel(package: Path, *, leave_out: Path | None = None) -> Iter
         yield packages.build_wheel(source, Path(folder, "wheel"))
 
 
-def stage_archives(archives: Sequence[str | Path], target: str) -> list[str]:
+def upload_archives(archives: Sequence[str | Path], target: str) -> list[str]:
     """Copy archives of this machine below `target`, by their content; URIs stay. Returns all as URIs."""
     files = [Path(one) for one in archives if "://" not in str(one)]
     for file in files:

@@ -17,7 +17,7 @@ from serving.cli.console import print_note
 from serving.cli.flags import common_flags
 from serving.cli.flags.batch_flags import BatchFlags
 from serving.cli.flags.common_flags import LocalModelFlags
-from serving.cli.flags.instance_flags import read_file
+from serving.cli.flags.instance_flags import read_file_or_stdin
 from serving.cli.local import local_batch
 from serving.cli.parity.prediction_runs import (
     REQUEST_ROWS,
@@ -33,7 +33,7 @@ from serving.cli.parity.result_comparison import (
     ParityResult,
     RowDifference,
     RowRefusal,
-    compare_results,
+    check_parity,
 )
 from serving.cli.progress import job_polling
 from serving.errors import FailedPrecondition, InvalidArgument
@@ -93,7 +93,7 @@ def parity(
     """
     if (model is None) == (model_dir is None):
         raise typer.BadParameter("Give exactly one of --model and --model-dir.")
-    data = read_file(rows)
+    data = read_file_or_stdin(rows)
     found = parse_rows(data, text=text)
     with open_batch_folder(output_path) as folder:
         flags = prepare_batch_flags(folder, data, signature_name)
@@ -141,7 +141,7 @@ def _compare_predictions(
     if len(refusals) == len(rows):
         raise InvalidArgument(f"There is nothing to compare: no row is accepted online. {refusals[0].reason}")
     run_batch()
-    return compare_results(
+    return check_parity(
         answers,
         read_batch_results(results, rows),
         None if exact else lambda: [online.predict_rows(rows, size) for size in BATCH_SIZES],

@@ -58,7 +58,7 @@ _Leaves = Mapping[_Path, Any]
 """The values inside an answer, by the keys and positions that lead to them."""
 
 
-def compare_results(
+def check_parity(
     online: RowResults, batch: RowResults, regrouped: Callable[[], Sequence[RowResults]] | None
 ) -> ParityResult:
     """Compare the answers to the same rows.

@@ -199,7 +199,7 @@ def _build_columns(config: Mapping[str, Any]) -> TableColumns:
         "TRIAL": lambda trial: resource_commands.extract_id(trial["name"]),
         "STATE": lambda trial: "INFEASIBLE" if trial.get("trialInfeasible") else trial["state"],
         **{name: functools.partial(_read_metric, name=name) for name in metrics},
-        **{name: functools.partial(_read_parameter, name=name) for name in parameters},
+        **{name: functools.partial(_format_parameter, name=name) for name in parameters},
     }
 
 
@@ -220,7 +220,7 @@ def _read_metric(trial: Mapping[str, Any], name: str) -> str:
     return f"{values[-1]:.6g}" if values else ""
 
 
-def _read_parameter(trial: Mapping[str, Any], name: str) -> str:
+def _format_parameter(trial: Mapping[str, Any], name: str) -> str:
     for one in trial["parameters"]:
         if one["parameter"] == name:
             return (

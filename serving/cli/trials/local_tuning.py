@@ -114,12 +114,12 @@ class LocalTuning:
 
     def _handle_report(self, report: TrainingReport) -> None:
         if report.trial is not None:
-            self._record(report.trial)
+            self._apply_report(report.trial)
         if report.trial is not None or report.phase is TrainingPhase.RUNNING:
             while self._act():
                 pass
 
-    def _record(self, report: TrialReport) -> None:
+    def _apply_report(self, report: TrialReport) -> None:
         trial = apply_report(self._trials[report.trial], report, self._study.metrics[0].name, time.time())
         self._trials[report.trial] = trial
         if report.ended:

@@ -89,7 +89,7 @@ class AuditLog:
         except OSError:
             self.dropped += 1  # the line of its intent says that it was done
 
-    def record_completion(self, call: AuditedCall, status: CallStatus, operation: str) -> None:
+    def record_operation_result(self, call: AuditedCall, status: CallStatus, operation: str) -> None:
         """Record the result of the operation or job that a call began."""
         self._enqueue_event(self._build_event(call, AuditStage.END, status, operation), None)
         self._work.set()

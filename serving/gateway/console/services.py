@@ -13,7 +13,7 @@ from serving.gateway.audit.audit_log import AuditLog
 from serving.gateway.console.health_checks import HealthCheckRunner, WriteCheck
 from serving.gateway.console.sessions import SessionStore
 from serving.gateway.control.file_check import FileFindings, InputChecker
-from serving.gateway.control.status import ClusterStatus, Readiness
+from serving.gateway.control.status import Readiness, ServerStatus
 from serving.gateway.observability.history_recorder import HistoryRecorder
 from serving.gateway.observability.metrics import Metrics
 from serving.gateway.observability.prediction_stats import PredictionStats
@@ -41,7 +41,7 @@ class ConsoleServices:
     audit: AuditLog
     sessions: SessionStore
     read_state: Callable[[], CatalogState]
-    cluster_status: ClusterStatus
+    server_status: ServerStatus
     list_servers: Callable[[], Sequence[ServerView]]
     history: HistoryRecorder
     waits: WaitRecorder

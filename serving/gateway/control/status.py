@@ -109,7 +109,7 @@ class ServerScope(NamedTuple):
     owners: Sequence[str]
 
 
-class ClusterStatus:
+class ServerStatus:
     """Reads the current state of versions, nodes and pilots of this server. `clock` is the autoscaler's.
 
     All methods but `measure_memory` are called on the event loop and take microseconds per version.

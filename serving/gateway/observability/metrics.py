@@ -25,7 +25,7 @@ from autoscaler.pools import MemoryUsage, Node, NodeSpec, NodeState
 from serving.gateway.control.status import (
     COLD,
     FORKED,
-    ClusterStatus,
+    ServerStatus,
     VersionSnapshot,
 )
 from serving.gateway.observability.metric_definitions import (
@@ -88,7 +88,7 @@ class StartSummary:
 
 class Metrics:
     def __init__(
-        self, status: ClusterStatus, stats: PredictionStats, sources: MetricSources | None = None
+        self, status: ServerStatus, stats: PredictionStats, sources: MetricSources | None = None
     ) -> None:
         self._status = status
         self._stats = stats

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoscaler.pools import Node
-from serving.gateway.control.status import ClusterStatus
+from serving.gateway.control.status import ServerStatus
 from serving.gateway.proxy.observation import RequestTiming
 from serving.gateway.proxy.server_timing import compute_wait_phases
 from serving.gateway.state.records import VersionRecord
@@ -221,7 +221,7 @@ class PredictionStats:
 class ModelStatistics:
     """Inference statistics of versions in Triton's form, from the counts of the gateway and of nodes."""
 
-    def __init__(self, status: ClusterStatus, stats: PredictionStats) -> None:
+    def __init__(self, status: ServerStatus, stats: PredictionStats) -> None:
         self._status = status
         self._stats = stats
 

@@ -105,7 +105,7 @@ class NodeConnection(FrameProtocol):
         self._budget = budget
         self._reserved_bytes = 0  # of the long reply that is being received
 
-    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
+    def should_receive_frame(self, head: tuple[Any, ...], size: int) -> bool:
         number = head[0]
         if number not in self.callbacks:  # it was cancelled
             return False

@@ -91,7 +91,7 @@ class JournalAppender:
         fd = self._begin_segment()
         self._uid = card.get("uid") or random.getrandbits(32)
         # The card is written after the block, and so may be behind by one.
-        self._records = max(card.get("records", 0), self._count_written(there), position.records)
+        self._records = max(card.get("records", 0), self._read_record_count(there), position.records)
         self._dropped += card.get("dropped", 0)
         self._write_metadata()
         return fd
@@ -140,7 +140,7 @@ class JournalAppender:
     def _is_fully_read(self) -> bool:
         return ReadPosition.load(self._folder).records == self._records
 
-    def _count_written(self, there: dict[int, int]) -> int:
+    def _read_record_count(self, there: dict[int, int]) -> int:
         """Number of records up to the last block."""
         for number in reversed(there):
             ends = [block.first + block.records for block in read_blocks(segment_path(self._folder, number))]

@@ -47,7 +47,7 @@ class JournalDelivery:
             if chunk is None:
                 self._since, self._due = None, 0
                 return _POLL_SECONDS
-            refused = self._sink.write(chunk.records, self._batch_key(chunk)) if chunk.records else 0
+            refused = self._sink.write(chunk.records, self._batch_id(chunk)) if chunk.records else 0
         except (ServingError, OSError) as error:
             return self._on_failure(str(error))
         except Exception as error:
@@ -94,7 +94,7 @@ class JournalDelivery:
         # Not all sinks of all servers at the same moment.
         return self._retry_seconds * random.uniform(0.8, 1.2)  # noqa: S311
 
-    def _batch_key(self, chunk: RecordChunk) -> str:
+    def _batch_id(self, chunk: RecordChunk) -> str:
         return f"{self._reader.uid:08x}{chunk.first:012x}"
 
     @property

@@ -147,7 +147,7 @@ def _make_metadata_service(node: ServingNode) -> ModelServiceHandler:
     async def answer_call(call: GrpcCall) -> Reply:
         try:
             spec = call.head.read_model_spec() if call.rpc.has_model_name else None
-            info = NodeModelInfo(node, _version_id((spec and spec.version) or DEFAULT_VERSION))
+            info = NodeModelInfo(node, _resolve_version_id((spec and spec.version) or DEFAULT_VERSION))
             model = "" if spec is None else spec.model
             return Reply(200, await answer_metadata_call(call.rpc, call.body, model, info))
         except ServingError as error:
@@ -156,7 +156,7 @@ def _make_metadata_service(node: ServingNode) -> ModelServiceHandler:
     return answer_call
 
 
-def _version_id(version: str) -> str:
+def _resolve_version_id(version: str) -> str:
     """The id of a version by a client's name for it: the number 3 stands for v3."""
     return f"v{version}" if version.isdigit() else version
 

@@ -180,12 +180,14 @@ def make_example_tensors(schema: ModelSchema) -> dict[str, NDArray[Any]]:
         case _:
             return {}
     try:
-        return {tensor.name: _make_row(tensor, value) for tensor, value in zip(inputs, values, strict=True)}
+        return {
+            tensor.name: _convert_to_row(tensor, value) for tensor, value in zip(inputs, values, strict=True)
+        }
     except (TypeError, ValueError):
         return {}
 
 
-def _make_row(tensor: TensorSpec, value: Any) -> NDArray[Any]:
+def _convert_to_row(tensor: TensorSpec, value: Any) -> NDArray[Any]:
     """Raises TypeError and ValueError for a value that is not of the tensor's type."""
     if tensor.datatype == BYTES:
         texts = [value.encode() if isinstance(value, str) else orjson.dumps(value)]

@@ -138,12 +138,12 @@ class RunningContainer:
             self._failures = 0 if self._answers_health_check() else self._failures + 1
             if self._failures == MAX_FAILURES:
                 print(
-                    f"{self._health_problem()} Requests are refused until it is healthy.",
+                    f"{self._describe_unhealthy()} Requests are refused until it is healthy.",
                     file=sys.stderr,
                     flush=True,
                 )
 
-    def _health_problem(self) -> str:
+    def _describe_unhealthy(self) -> str:
         return f"The container is not healthy: GET {self.container.health} was not answered with 200."
 
     def _find_pid(self) -> int | None:

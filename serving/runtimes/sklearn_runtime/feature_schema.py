@@ -30,7 +30,7 @@ class InputFeature:
     value: Any = 0.0
     categories: tuple[Any, ...] = ()
 
-    def to_tensor(self, name: str) -> TensorSpec:
+    def to_tensor_spec(self, name: str) -> TensorSpec:
         """The column as an input of its own."""
         kind = BYTES if isinstance(self.value, str) else "BOOL" if isinstance(self.value, bool) else "FP64"
         return TensorSpec(name, kind, (-1,), classes=self.categories)
@@ -49,7 +49,7 @@ def infer_inputs(inspection: EstimatorInspection) -> tuple[TensorSpec, ...]:
     if not known and not inspection.feature_names:
         return (TensorSpec(INSTANCES, "FP64", (-1, width)),)
     names = inspection.feature_names or tuple(f"{COLUMN_PREFIX}{place}" for place in range(width))
-    return tuple(known.get(place, InputFeature()).to_tensor(name) for place, name in enumerate(names))
+    return tuple(known.get(place, InputFeature()).to_tensor_spec(name) for place, name in enumerate(names))
 
 
 def make_example_instances(inspection: EstimatorInspection) -> Iterator[Any]:

@@ -236,7 +236,7 @@ class SklearnRuntime:
             return instances
         inspection = self._inspection
         if inspection.takes_text:
-            _check_text(instances)
+            _require_strings(instances)
         elif inspection.needs_names or (
             feature_rows.are_objects(instances) and (inspection.feature_names or inspection.takes_numbers)
         ):
@@ -288,7 +288,7 @@ class _ThreadSetup:
 # Predicting.
 
 
-def _check_text(instances: Sequence[Any]) -> None:
+def _require_strings(instances: Sequence[Any]) -> None:
     for index, instance in enumerate(instances):
         if not isinstance(instance, str):
             raise InvalidInputs(

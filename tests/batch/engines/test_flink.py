@@ -155,8 +155,8 @@ def test_nothing_is_said_without_trouble(peer: FlinkPeer) -> None:
 
 def test_workers_fit_into_the_slots(peer: FlinkPeer) -> None:
     """A cluster without slots starts them on demand, and one that does not answer may have any number."""
-    assert (engine(peer).fit_workers(10), engine(peer).fit_workers(1)) == (2, 1)
+    assert (engine(peer).limit_workers(10), engine(peer).limit_workers(1)) == (2, 1)
     peer.slots = (0, 0)
-    assert engine(peer).fit_workers(10) == 10
+    assert engine(peer).limit_workers(10) == 10
     peer.url = f"127.0.0.1:{free_port()}"
-    assert engine(peer).fit_workers(10) == 10
+    assert engine(peer).limit_workers(10) == 10

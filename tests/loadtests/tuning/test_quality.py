@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.tuning.__main__ import main
+from loadtests.tuning.acceptance_criteria import check_criteria
 from loadtests.tuning.own_searchers import OWN_SEARCHERS, measure_latency
 from loadtests.tuning.report import read_results
 from loadtests.tuning.searches import SearchOrder, run_search
-from loadtests.tuning.targets import check_targets
 
 
 def find_median(searcher: str, function: str, trials: int, parallel: int = 1) -> float:
@@ -43,6 +43,6 @@ def test_suggestions_reach_their_targets(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     main(["--results", str(results)])
 
-    missed = [one.text for one in check_targets(read_results(results)) if not one.reached]
+    missed = [one.text for one in check_criteria(read_results(results)) if not one.reached]
     # About half of these searches end on the second-best hill: see docs/tuning.md.
     assert [text for text in missed if not re.match("hartmann6: .* with four in parallel", text)] == []

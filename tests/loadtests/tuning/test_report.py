@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from loadtests.tuning.acceptance_criteria import OPTUNA, OWN, RANDOM, check_criteria
 from loadtests.tuning.functions import FUNCTIONS
 from loadtests.tuning.report import format_tables, main, read_results
 from loadtests.tuning.searches import SearchOrder, SearchResult
-from loadtests.tuning.targets import OPTUNA, OWN, RANDOM, check_targets
 
 REGRETS = {OWN: 1e-4, OPTUNA: 0.03, RANDOM: 0.5}
 
@@ -44,8 +44,8 @@ def test_tables_have_medians_at_three_points() -> None:
 
 
 def test_targets() -> None:
-    assert all(one.reached for one in check_targets(make_results(REGRETS)))
-    missed = [one.text for one in check_targets(make_results({**REGRETS, OWN: 0.6})) if not one.reached]
+    assert all(one.reached for one in check_criteria(make_results(REGRETS)))
+    missed = [one.text for one in check_criteria(make_results({**REGRETS, OWN: 0.6})) if not one.reached]
     assert len(missed) == 2 + 2 + len(FUNCTIONS) - 2 + 1
     assert "branin: 0.6 after 100 trials, at most 0.001" in missed
 

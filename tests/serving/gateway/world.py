@@ -27,7 +27,7 @@ from autoscaler.pools import (
 )
 from autoscaler.scaling_loop import Autoscaler
 from autoscaler.supervision import Supervisor
-from serving.gateway.control.status import ClusterStatus
+from serving.gateway.control.status import ServerStatus
 from serving.gateway.observability.metric_definitions import ServerCounts, SuggestionCounts
 from serving.gateway.observability.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.observability.prediction_stats import PredictionStats
@@ -188,7 +188,7 @@ class World:
             on_trouble=lambda *_: None,
             supervisor=Supervisor(),
         )
-        self.status = ClusterStatus(lambda: self.state, self.activator, self.autoscaler, self.pool)
+        self.status = ServerStatus(lambda: self.state, self.activator, self.autoscaler, self.pool)
         self.stats = PredictionStats()
         self.spans: dict[str, int] = {}
         self.audit: dict[str, int] = {}

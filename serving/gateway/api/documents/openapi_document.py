@@ -438,7 +438,7 @@ def _policy_operation(name: str, method: ApiMethod) -> OpenApiOperation | None:
     return None
 
 
-def _unavailable_operation(method: ApiMethod) -> OpenApiOperation:
+def _unimplemented_operation(method: ApiMethod) -> OpenApiOperation:
     return OpenApiOperation(
         f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 404, 429, *ANY_ERRORS)
     )
@@ -478,7 +478,9 @@ def build_server_document(*, tokens: bool, project: str, old_errors: bool) -> Js
     """
     paths: dict[str, Json] = {}
     for name, method in METHODS.items():
-        operation = _OPERATIONS.get(name) or _policy_operation(name, method) or _unavailable_operation(method)
+        operation = (
+            _OPERATIONS.get(name) or _policy_operation(name, method) or _unimplemented_operation(method)
+        )
         for number, path in enumerate(_list_paths(method)):
             found = operation.to_json(f"{name}.{number}" if number else name, path)
             if old_errors and method is PREDICT_METHOD:

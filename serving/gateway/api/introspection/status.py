@@ -23,9 +23,9 @@ from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.control.status import (
     COLD,
     FORKED,
-    ClusterStatus,
     NodeSnapshot,
     ServerScope,
+    ServerStatus,
     VersionCondition,
     VersionSnapshot,
 )
@@ -45,7 +45,7 @@ class StatusApi:
 
     def __init__(
         self,
-        overview: ClusterStatus,
+        overview: ServerStatus,
         metrics: Metrics,
         find_scope: Callable[[str], ServerScope] | None = None,
     ) -> None:

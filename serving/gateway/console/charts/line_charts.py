@@ -37,7 +37,7 @@ class AxisTick:
 
 
 @dataclass(frozen=True, slots=True)
-class ChartRow:
+class ChartTableRow:
     """The values of all lines in a part of the axis, which ends at `label`."""
 
     label: str
@@ -52,7 +52,7 @@ class LineChart:
     lines: tuple[ChartLine, ...]
     up: tuple[AxisTick, ...]
     across: tuple[AxisTick, ...]
-    rows: tuple[ChartRow, ...]
+    rows: tuple[ChartTableRow, ...]
 
 
 def draw_chart(
@@ -99,7 +99,7 @@ def draw_chart(
             for one in _divide(left, right, parts_across)
         ),
         tuple(
-            ChartRow(
+            ChartTableRow(
                 (format_row or format_across)(end),
                 tuple(_format_part(points, start, end, summarize, unit) for points in drawn.values()),
             )

@@ -31,7 +31,7 @@ async def show_server(visit: Visit) -> Response:
 
 def _describe_server(visit: Visit) -> dict[str, Any]:
     console = visit.console
-    config, status, state = console.config, console.cluster_status, console.read_state()
+    config, status, state = console.config, console.server_status, console.read_state()
     host, port = visit.request.scope.get("server") or (config.host, config.port)
     snapshots = [one for record in state.versions.values() if (one := status.get_version(record)) is not None]
     conditions = Counter(one.condition.value for one in snapshots)

@@ -200,7 +200,7 @@ def list_rows(visit: Visit, names: Iterable[VersionName]) -> Iterator[VersionRow
             is_default = state.models[name.parent].default == name.version
             link = VersionLink(name.project, name.model, name.version, is_default)
             record = state.versions[name]
-            yield _build_row(visit.console, link, record, visit.console.cluster_status.get_version(record))
+            yield _build_row(visit.console, link, record, visit.console.server_status.get_version(record))
 
 
 def _iter_empty_models(visit: Visit, project: str) -> Iterator[ModelName]:
@@ -254,7 +254,7 @@ def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: 
         async for link, record in iterate_in_turns(_iter_visible(console, shown), _TURN):
             # Most sleep: what they do is not asked for.
             is_asleep = _is_asleep(console, record)
-            snapshot = None if is_asleep else console.cluster_status.get_version(record)
+            snapshot = None if is_asleep else console.server_status.get_version(record)
             group = "asleep" if is_asleep else _find_group(describe_condition(record, snapshot))
             counts[group] += 1
             projects.add(link.project)
@@ -305,7 +305,7 @@ def _list_filters(chosen: VersionFilter, counts: Counter[str]) -> Iterator[tuple
 
 
 def _share_resources(console: ConsoleServices) -> SharedPart:
-    status = console.cluster_status
+    status = console.server_status
 
     async def read_values() -> Mapping[str, Any]:
         pilots = [_build_pilot_row(pilot) for pilot in status.list_pilots()]
@@ -338,7 +338,7 @@ def _iter_visible(
 
 
 def _is_asleep(console: ConsoleServices, record: VersionRecord) -> bool:
-    return record.version.state is VersionState.READY and console.cluster_status.is_asleep(record)
+    return record.version.state is VersionState.READY and console.server_status.is_asleep(record)
 
 
 def _build_row(

@@ -74,7 +74,7 @@ def read_phases(visit: Visit) -> Json:
     console = visit.console
     record = console.read_state().versions.get(read_name(visit))
     stats = None if record is None else console.prediction_stats.find_version(record.uid)
-    snapshot = None if record is None else console.cluster_status.get_version(record)
+    snapshot = None if record is None else console.server_status.get_version(record)
     nodes = () if snapshot is None else snapshot.nodes
     counted = None if stats is None else stats.take_snapshot(node.counters for node in nodes)
     phases, started = ((), ()) if counted is None else (counted.phases, counted.started)

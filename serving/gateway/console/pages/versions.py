@@ -282,7 +282,7 @@ async def _read_state(visit: Visit) -> Json:
     version = await call_version(visit, "projects.models.versions.get")
     name = read_name(visit)
     record = visit.console.read_state().versions.get(name)
-    snapshot = None if record is None else visit.console.cluster_status.get_version(record)
+    snapshot = None if record is None else visit.console.server_status.get_version(record)
     return {
         "project": name.project,
         "model": name.model,
@@ -300,7 +300,7 @@ async def _read_state(visit: Visit) -> Json:
 
 def _read_history(visit: Visit, record: VersionRecord | None) -> HistoryView | None:
     """None for a version that is not scaled: it was deleted, or cannot be served."""
-    tracked = None if record is None else visit.console.cluster_status.get_tracked(record)
+    tracked = None if record is None else visit.console.server_status.get_tracked(record)
     if record is None or tracked is None:
         return None
     window = visit.query.get("window", DEFAULT_WINDOW)

@@ -43,7 +43,7 @@ class PlacementDemand:
             return True
         return bool(scaler.shortage_reason) and not self._pool.nodes(key)
 
-    def count_wide_versions(
+    def count_wanted_owners(
         self, own: str, members: Sequence[Member], processors: int, find_limit: Callable[[str], int | None]
     ) -> Mapping[str, int]:
         """The versions whose first owner is this server and that want more owners, with how many.

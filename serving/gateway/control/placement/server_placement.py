@@ -58,7 +58,7 @@ class VersionDemand(Protocol):
 
     def is_full(self, key: str) -> bool: ...
 
-    def count_wide_versions(
+    def count_wanted_owners(
         self, own: str, members: Sequence[Member], processors: int, find_limit: Callable[[str], int | None]
     ) -> Mapping[str, int]: ...
 
@@ -82,7 +82,7 @@ class ServerPlacement:
 
     `read_load` returns the share of this server that its nodes need, `owns_work` whether the work is its own.
     `on_shares_changed` gets the versions that several owners have or had; others whose owner has changed are
-    not named. `find_limit`: see `PlacementDemand.count_wide_versions`.
+    not named. `find_limit`: see `PlacementDemand.count_wanted_owners`.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class ServerPlacement:
         self._rounds += 1
         if self._rounds % _WEIGHT_ROUNDS == 0 and self._members:
             weight = decide_weight(_to_member(own), self._members)
-        wide = self._demand.count_wide_versions(own.id, self._members, own.processors, self._find_limit)
+        wide = self._demand.count_wanted_owners(own.id, self._members, own.processors, self._find_limit)
         self._own = msgspec.structs.replace(
             own,
             weight=weight,
@@ -287,7 +287,7 @@ class ServerPlacement:
         self._seen = seen
         peers = {one.record.id: one.record for one in seen if self._may_reach(one)}
         self._update_clients(peers.values())
-        members = tuple(map(_to_member, select_placed([*peers.values(), self._own])))
+        members = tuple(map(_to_member, select_eligible([*peers.values(), self._own])))
         before, self._members = self._members, members
         if _placement_of(before) == _placement_of(members):
             return
@@ -334,7 +334,7 @@ class ServerPlacement:
         return version
 
 
-def select_placed(records: Iterable[ServerRecord]) -> Sequence[ServerRecord]:
+def select_eligible(records: Iterable[ServerRecord]) -> Sequence[ServerRecord]:
     """Those of the living servers that versions are placed on, by their ids.
 
     A server that starts would let requests wait until its pilots are ready; if all start, they wait anyway.

@@ -247,11 +247,11 @@ class _PeerConnection(NodeConnection):
                 callback.on_reply(NodeReply(DECLINED, (), b""))
         super().connection_lost(error)
 
-    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
+    def should_receive_frame(self, head: tuple[Any, ...], size: int) -> bool:
         if not self.accepted.done():
             raise FrameError
         if size <= self._max_answer_bytes:
-            return super().accept_frame(head, size)
+            return super().should_receive_frame(head, size)
         callback = self.callbacks.pop(head[0], None)
         if callback is not None:
             callback.on_reply_dropped(answer_too_large(size, self._max_answer_bytes))

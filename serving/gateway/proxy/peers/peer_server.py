@@ -371,7 +371,7 @@ class _ServerConnection(FrameProtocol):
         self._server.add_connection(self)
         self._timer = asyncio.get_running_loop().call_later(_HANDSHAKE_SECONDS, self._end_handshake)
 
-    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
+    def should_receive_frame(self, head: tuple[Any, ...], size: int) -> bool:
         if not self.is_accepted:
             raise FrameError
         if size <= self._server.max_body_bytes:

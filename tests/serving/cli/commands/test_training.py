@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.commands.jobs import summarize_job
-from serving.cli.local.trainer_package import build_trainer_wheel, stage_archives
+from serving.cli.local.trainer_package import build_trainer_wheel, upload_archives
 from serving.errors import InvalidArgument
 from tests.serving.cli.conftest import Run
 
@@ -121,7 +121,7 @@ def test_the_same_source_is_the_same_wheel(package: Path, tmp_path: Path) -> Non
     uris = []
     for _ in range(2):
         with build_trainer_wheel(package) as wheel:
-            uris += stage_archives([wheel, "gs://b/more.whl"], str(tmp_path / "staged"))
+            uris += upload_archives([wheel, "gs://b/more.whl"], str(tmp_path / "staged"))
 
     assert uris[0] == uris[2]
     assert uris[1] == "gs://b/more.whl"
@@ -171,7 +171,7 @@ def test_what_is_no_package(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"no __init__\.py"), build_trainer_wheel(tmp_path):
         pass
     with pytest.raises(InvalidArgument, match="no archive"):
-        stage_archives(["missing.whl"], str(tmp_path))
+        upload_archives(["missing.whl"], str(tmp_path))
 
 
 def test_a_summary() -> None:

@@ -248,7 +248,7 @@ def test_owners_keep_the_nodes_of_a_version(
         await until(lambda: len(placement_of(owner)._members) == 2)
 
         demand = placement_of(owner)._demand
-        monkeypatch.setattr(demand, "count_wide_versions", lambda *_: {uid: 2})
+        monkeypatch.setattr(demand, "count_wanted_owners", lambda *_: {uid: 2})
         for member in (owner, other):
             await until(lambda: member.gateway._autoscaler.versions[uid].floor == 1)  # noqa: B023
         await until(lambda: count_nodes(other, uid) == 1)

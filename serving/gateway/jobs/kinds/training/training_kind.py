@@ -119,7 +119,7 @@ class TrainingAttempt:
         return self._phase or ""
 
     @property
-    def trials(self) -> TrialSettings | None:
+    def trial_settings(self) -> TrialSettings | None:
         return self.training_request.trials
 
     @property

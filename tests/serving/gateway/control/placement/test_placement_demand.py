@@ -41,11 +41,11 @@ def test_the_first_owner_says_how_many_owners_a_busy_version_wants() -> None:
     mine = {key for key in keys if choose_owners(key, members)[0].id == "a"}
     assert 0 < len(mine) < 12
 
-    assert busy.count_wide_versions("a", members, 4, lambda _: None) == dict.fromkeys(mine, 3)
-    assert busy.count_wide_versions("a", members, 4, lambda _: 2) == dict.fromkeys(mine, 2)
-    assert busy.count_wide_versions("a", members, 4, lambda _: 1) == {}
+    assert busy.count_wanted_owners("a", members, 4, lambda _: None) == dict.fromkeys(mine, 3)
+    assert busy.count_wanted_owners("a", members, 4, lambda _: 2) == dict.fromkeys(mine, 2)
+    assert busy.count_wanted_owners("a", members, 4, lambda _: 1) == {}
     assert (
-        demand({key: scaler(20.0) for key in keys}).count_wide_versions("a", members, 4, lambda _: None) == {}
+        demand({key: scaler(20.0) for key in keys}).count_wanted_owners("a", members, 4, lambda _: None) == {}
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from serving.gateway.control.placement.server_placement import (
     MOST_CONNECTS,
     ServerPlacement,
-    select_placed,
+    select_eligible,
 )
 from serving.gateway.proxy.peers.peer_client import PeerClient
 from serving.gateway.proxy.peers.peer_protocol import PeerTarget
@@ -24,7 +24,7 @@ def record(name: str, **more: Any) -> ServerRecord:
 
 
 def select(*records: ServerRecord) -> list[str]:
-    return [one.id for one in select_placed(records)]
+    return [one.id for one in select_eligible(records)]
 
 
 def test_in_the_order_of_their_ids() -> None:
@@ -78,7 +78,7 @@ class NoDemand:
     def is_full(self, key: str) -> bool:
         return False
 
-    def count_wide_versions(self, *_: object) -> Mapping[str, int]:
+    def count_wanted_owners(self, *_: object) -> Mapping[str, int]:
         return {}
 
 

@@ -1,6 +1,6 @@
 """Imports what a pilot imports, forks once, and reports whether that works.
 
-Started as `python -m serving.cli.health.probe JSON`, where the JSON is the list of modules to import.
+Started as `python -m serving.cli.health.fork_probe JSON`, where the JSON is the list of modules to import.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _LEAST_EQUAL = 4
 
 
 @dataclass(frozen=True)
-class Target:
+class Criterion:
     text: str
     reached: bool
 
@@ -29,27 +29,27 @@ class Target:
         return f"{'reached' if self.reached else 'MISSED '}  {self.text}"
 
 
-def check_targets(results: Sequence[SearchResult]) -> list[Target]:
+def check_criteria(results: Sequence[SearchResult]) -> list[Criterion]:
     """Raises KeyError where a search is missing."""
     curves = group_curves(results)
 
     def find_regret(name: str, trials: int, searcher: str = OWN, parallel: int = 1) -> float:
         return compute_medians(curves[name, parallel, searcher])[trials - 1]
 
-    targets = []
+    criteria = []
     for name in USUAL:
         early, theirs = find_regret(name, 50), find_regret(name, 100, OPTUNA)
         text = f"{name}: {early:.2g} after 50 trials, Optuna {theirs:.2g} after 100"
-        targets.append(Target(text, early <= theirs))
+        criteria.append(Criterion(text, early <= theirs))
         regret, limit = find_regret(name, 100), _LIMITS[name]
-        targets.append(Target(f"{name}: {regret:.2g} after 100 trials, at most {limit}", regret <= limit))
+        criteria.append(Criterion(f"{name}: {regret:.2g} after 100 trials, at most {limit}", regret <= limit))
         parallel = find_regret(name, 100, parallel=4)
         text = f"{name}: {parallel:.2g} with four in parallel, at most twice as much"
-        targets.append(Target(text, parallel <= max(2.0 * regret, _AS_GOOD_AS_FOUND)))
+        criteria.append(Criterion(text, parallel <= max(2.0 * regret, _AS_GOOD_AS_FOUND)))
     not_worse = 0
     for name in OTHERS:
         regret, chance, theirs = (find_regret(name, 100, one) for one in (OWN, RANDOM, OPTUNA))
-        targets.append(Target(f"{name}: {regret:.2g}, random {chance:.2g}", regret <= chance))
+        criteria.append(Criterion(f"{name}: {regret:.2g}, random {chance:.2g}", regret <= chance))
         not_worse += regret <= max(theirs, _AS_GOOD_AS_FOUND)
     text = f"as good as Optuna on {not_worse} of {len(OTHERS)} others, at least on {_LEAST_EQUAL}"
-    return [*targets, Target(text, not_worse >= _LEAST_EQUAL)]
+    return [*criteria, Criterion(text, not_worse >= _LEAST_EQUAL)]

@@ -196,7 +196,7 @@ class JobAttempt:
         from batch.records import writers  # noqa: PLC0415
 
         self._send_report(JobReport(phase=JobPhase.PUBLISHING))
-        shards = writers.read_sealed(self._files, folder, count)
+        shards = writers.read_sealed_shards(self._files, folder, count)
         predictions, stats = writers.sum_shards(shards)
         errors = sum(stats.values())
         if not predictions and not errors:
@@ -259,7 +259,7 @@ class SealedProgress:
     def read_counts(self) -> JobCounts:
         """Nothing, if they cannot be read now."""
         try:
-            sealed = self._sealed.update()
+            sealed = self._sealed.list_shards()
         except (ServingError, OSError) as error:
             logger.debug("sealed shards are not known: %s", error)
             sealed = ()

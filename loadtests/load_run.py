@@ -55,7 +55,7 @@ class LoadRun:
         self._end = max(self._end, request.done)
         self._writer.add_request(request)
 
-    def record_nodes(self) -> None:
+    def sample_nodes(self) -> None:
         """Record the node counts of the server, if it reports them."""
         counts = node_counts.fetch_node_counts(self._run.host, self._run.target, _NODE_TIMEOUT_SECONDS)
         if counts is not None:
@@ -72,7 +72,7 @@ class LoadRun:
         """End the run, complete or not, and write the report; returns it as numbers and as text."""
         over = self.is_over
         if over:
-            self.record_nodes()
+            self.sample_nodes()
         self._writer.close(self._end if over else None)
         record = read_run(self._folder)
         summary = report.write_report(self._folder, record)

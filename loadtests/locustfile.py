@@ -38,7 +38,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from loadtests.load_run import ANSWER_TIMEOUT_SECONDS, LoadRun
 from loadtests.node_counts import auth_headers
-from loadtests.options import add_options, plan_run
+from loadtests.options import add_options, read_run_settings
 from loadtests.payloads import InstanceTemplate, find_fault, read_rows
 from loadtests.run_record import RequestRecord, RunSettings
 
@@ -114,7 +114,7 @@ def _prepare_run(environment: Environment, **_: Any) -> None:
     if options is None or not isinstance(environment.runner, LocalRunner):
         raise SystemExit("The load comes from one process: leave out --processes, --master and --worker")
     try:
-        CurrentRun.run = plan_run(options, environment.host)
+        CurrentRun.run = read_run_settings(options, environment.host)
         CurrentRun.rows = read_rows(Path(options.instances))
         CurrentRun.folder = Path(options.report)
         CurrentRun.folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def _sample_nodes(load: LoadRun, stopped: threading.Event) -> None:
     while not stopped.wait(
         _SAMPLE_SECONDS - (load.elapsed_seconds() + _SAMPLE_SECONDS / 2) % _SAMPLE_SECONDS
     ):
-        load.record_nodes()
+        load.sample_nodes()
 
 
 @events.test_stop.add_listener  # type: ignore[untyped-decorator]

@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def plan_run(options: argparse.Namespace, host: str | None) -> RunSettings:
+def read_run_settings(options: argparse.Namespace, host: str | None) -> RunSettings:
     """The settings that the options describe; raises ValueError for a missing one."""
     if not (host and options.model and options.instances and options.report):
         raise ValueError("say what to load: --host URL --model MODEL --instances FILE --report FOLDER")

@@ -61,7 +61,7 @@ def write_report(folder: Path, record: RunRecord) -> RunSummary:
     summary = summarize_run(record)
     seconds = summarize_seconds(record)
     (folder / "report.txt").write_text(f"{format_report(record, summary)}\n")
-    _write_seconds(folder / "seconds.csv", seconds)
+    _write_second_stats(folder / "seconds.csv", seconds)
     draw_report(folder / "report.png", format_title(record, summary), record, summary, seconds)
     return summary
 
@@ -140,7 +140,7 @@ def _format_loader(summary: RunSummary) -> str:
     return late
 
 
-def _write_seconds(file: Path, seconds: Iterable[SecondStats]) -> None:
+def _write_second_stats(file: Path, seconds: Iterable[SecondStats]) -> None:
     with file.open("w", newline="") as output:
         rows = csv.writer(output)
         rows.writerow(("second", "answered", "failed", "p50", "p99", "max", "ready", "starting"))

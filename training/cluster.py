@@ -37,7 +37,7 @@ class Replica:
     devices: str | None = None
 
     @property
-    def task(self) -> str:
+    def task_name(self) -> str:
         """Its name in logs."""
         return f"{self.role}-replica-{self.index}"
 
@@ -132,7 +132,7 @@ def build_environment(
 
 
 def _metric_suffix(replica: Replica) -> str:
-    return "" if replica.role is ReplicaRole.MASTER else f".{replica.task}"
+    return "" if replica.role is ReplicaRole.MASTER else f".{replica.task_name}"
 
 
 def build_tf_config(

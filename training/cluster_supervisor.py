@@ -23,10 +23,10 @@ from training.messages import (
     ReplicaReport,
     ReplicaRole,
     TrainingFailure,
-    TrainingOutcome,
     TrainingPhase,
     TrainingReport,
     TrainingRequest,
+    TrainingSuccess,
 )
 from training.preparation import Preparation
 from training.program import Program, explain_missing_module
@@ -80,7 +80,7 @@ class ClusterSupervisor:
         self._failure: TrainingFailure | None = None
         self._is_over = False
 
-    def run(self) -> TrainingOutcome | TrainingFailure:
+    def run(self) -> TrainingSuccess | TrainingFailure:
         """Run to the end; when this returns, no process is left."""
         Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
         try:
@@ -116,7 +116,7 @@ class ClusterSupervisor:
             self.processes,
             write_note=self._write_note,
             on_ready=self._run_prepared,
-            on_failure=self._end_job,
+            on_failure=self._end_with_failure,
         ).begin()
 
     def _run_prepared(self, program: Program) -> None:
@@ -167,7 +167,7 @@ class ClusterSupervisor:
             self._history = self._history.add_loss(replica, now)
         match action:
             case Action.GO_ON:
-                self._write_note(f"{replica.task} has ended.")
+                self._write_note(f"{replica.task_name} has ended.")
             case Action.SUCCEED:
                 self._succeed()
             case Action.RESTART_REPLICA:
@@ -212,7 +212,7 @@ class ClusterSupervisor:
         self, replica: Replica, event: ReplicaEvent, pid: int, exit_code: int | None = None
     ) -> None:
         restarts = self._restarts.get(replica, 0)
-        report = ReplicaReport(replica.task, event, pid, exit_code, restarts, self._history.whole_job)
+        report = ReplicaReport(replica.task_name, event, pid, exit_code, restarts, self._history.whole_job)
         self._send_report(TrainingReport(replica=report))
 
     # ---- the end
@@ -222,9 +222,9 @@ class ClusterSupervisor:
         self._end(None)
 
     def _fail(self, status: str, message: str) -> None:
-        self._end_job(TrainingFailure(status, message))
+        self._end_with_failure(TrainingFailure(status, message))
 
-    def _end_job(self, failure: TrainingFailure) -> None:
+    def _end_with_failure(self, failure: TrainingFailure) -> None:
         if not self._has_ended:
             self._write_note(failure.message, ERROR)
         self._end(failure)
@@ -254,11 +254,11 @@ class ClusterSupervisor:
             advice = explain_missing_module(self._request.module, lines[-1], folders)
         return "\n".join(filter(None, [describe_exit(replica, exit_code), reason, advice]))
 
-    def _build_result(self) -> TrainingOutcome | TrainingFailure:
+    def _build_result(self) -> TrainingSuccess | TrainingFailure:
         if self._failure is not None:
             return msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
         seconds = time.monotonic() - self._first_start if self._first_start is not None else 0.0
-        return TrainingOutcome(seconds, self._replica_seconds)
+        return TrainingSuccess(seconds, self._replica_seconds)
 
     def _check_memory(self) -> None:
         """End a job that takes more than it may, before the machine runs out of it."""

@@ -1,6 +1,6 @@
 """Finds what can be deployed below the folder of a job.
 
-`python -m training.deployable_models` gets a DiscoveryRequest on stdin, and writes one DiscoveryResult: the
+`python -m training.deployable_models` gets a ModelSearchRequest on stdin, and writes one ModelSearchResult: the
 server itself reads no storage.
 """
 
@@ -20,7 +20,7 @@ from serving.errors import ServingError
 _FILE_SCHEME = "file://"
 
 
-class DiscoveryRequest(msgspec.Struct, frozen=True):
+class ModelSearchRequest(msgspec.Struct, frozen=True):
     """`folder` is a URI or a path; the others are those of `LocalFolderPolicy`."""
 
     folder: str
@@ -28,7 +28,7 @@ class DiscoveryRequest(msgspec.Struct, frozen=True):
     refused_folders: tuple[str, ...] = ()
 
 
-class DiscoveryResult(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelSearchResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The model folders, as URIs of the kind of the request's, or the code and message of an error."""
 
     models: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ def find_deployable_models(folder: str, files: FileStore) -> list[str]:
     """
     root = folder.removeprefix(_FILE_SCHEME).rstrip("/")
     paths = (item.uri.removeprefix(f"{root}/") for item in files.list(root))
-    found = choose_model_folders(filter(_is_text, paths))
+    found = choose_model_folders(filter(_is_utf8, paths))
     return [root if path == PurePosixPath() else f"{root}/{path}" for path in found]
 
 
@@ -58,11 +58,11 @@ def choose_model_folders(paths: Iterable[str]) -> list[PurePosixPath]:
     exports = {folder for folder in outermost if folder.name.isdecimal()}
     newest: dict[PurePosixPath, PurePosixPath] = {}
     for folder in exports:
-        newest[folder.parent] = max(folder, newest.get(folder.parent, folder), key=_read_time)
+        newest[folder.parent] = max(folder, newest.get(folder.parent, folder), key=_parse_export_time)
     return sorted((outermost - exports).union(newest.values()))
 
 
-def _is_text(path: str) -> bool:
+def _is_utf8(path: str) -> bool:
     """Whether it can be told: names of files may be any bytes."""
     try:
         path.encode()
@@ -71,17 +71,17 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def _read_time(export: PurePosixPath) -> int:
+def _parse_export_time(export: PurePosixPath) -> int:
     return int(export.name)
 
 
 def main() -> None:
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=DiscoveryRequest)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ModelSearchRequest)
     folders = LocalFolderPolicy(request.allowed_folders, request.refused_folders)
     try:
-        result = DiscoveryResult(tuple(find_deployable_models(request.folder, FileStore(folders=folders))))
+        result = ModelSearchResult(tuple(find_deployable_models(request.folder, FileStore(folders=folders))))
     except ServingError as error:
-        result = DiscoveryResult(status=error.status, message=error.message)
+        result = ModelSearchResult(status=error.status, message=error.message)
     sys.stdout.buffer.write(msgspec.json.encode(result))
 
 

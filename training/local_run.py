@@ -78,7 +78,7 @@ def run_alone(program: LocalProgram, environment: Mapping[str, str]) -> int:
     To be called in the main thread: signals that end this process are passed on.
     """
     config = {"job": _describe_job(program), "task": {}, "cluster": {}, "environment": "cloud"}
-    variables = {**_add_modules(environment), "TF_CONFIG": json.dumps(config)}
+    variables = {**_add_provided_modules(environment), "TF_CONFIG": json.dumps(config)}
     started = subprocess.Popen(program.command, cwd=program.folder, env=variables)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: started.send_signal(received))
@@ -97,9 +97,9 @@ class ClusterRun:
         self, program: LocalProgram, cluster: LocalCluster, environment: Mapping[str, str], primary_name: str
     ) -> None:
         self._program = program
-        self._environment = _add_modules(environment)
+        self._environment = _add_provided_modules(environment)
         self._loop = EventLoop()
-        self._processes = JobProcesses(self._loop, _Console())
+        self._processes = JobProcesses(self._loop, _TerminalWriter())
         self._request = TrainingRequest(
             job="local",
             uid="local",
@@ -141,7 +141,7 @@ class ClusterRun:
         def run() -> NoReturn:
             child.execute(self._program.command, environment, self._program.folder)
 
-        self._processes.start(run, replica.task, lambda code: self._handle_exit(replica, code))
+        self._processes.start(run, replica.task_name, lambda code: self._handle_exit(replica, code))
 
     def _handle_exit(self, replica: Replica, exit_code: int) -> None:
         if exit_code != 0:
@@ -158,7 +158,7 @@ class ClusterRun:
         self._is_over = True
 
 
-class _Console:
+class _TerminalWriter:
     def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None:
         for severity, text in lines:
             print(f"{task}: {text}", file=sys.stdout if severity == "INFO" else sys.stderr, flush=True)
@@ -177,7 +177,7 @@ def _describe_job(program: LocalProgram) -> dict[str, object]:
     return {"job_name": program.module, "args": list(program.arguments)}
 
 
-def _add_modules(environment: Mapping[str, str]) -> dict[str, str]:
+def _add_provided_modules(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment in which programs also find what the server provides."""
     folders: Sequence[str] = [environment.get("PYTHONPATH", ""), str(PROVIDED)]
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}

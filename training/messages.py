@@ -164,7 +164,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True):
     job_restarts: int = 0
 
 
-class TrainingOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class TrainingSuccess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job that succeeded: seconds since its first replica was started, and those of all replicas in sum."""
 
     seconds: float
@@ -245,5 +245,5 @@ class TrainingReport(msgspec.Struct, frozen=True, omit_defaults=True):
     replica: ReplicaReport | None = None
     trial: TrialReport | None = None
     heartbeat: Heartbeat | None = None
-    done: TrainingOutcome | None = None
+    done: TrainingSuccess | None = None
     failed: TrainingFailure | None = None

@@ -80,7 +80,7 @@ class ProgramBuilder:
         if request.engine is not None:
             return None
         if not request.packages:
-            return Program(*self._make_arguments(), InstalledCode(interpreter=request.interpreter))
+            return Program(*self._prepare_request_arguments(), InstalledCode(interpreter=request.interpreter))
         if not _are_quickly_read(request.packages):
             return None
         return self._hold(self._digest(self._fetch_archives()))
@@ -127,7 +127,7 @@ class ProgramBuilder:
         if result.failed is not None:
             return result.failed
         if result.images:
-            return Program(*self._make_arguments(), images=result.images)
+            return Program(*self._prepare_request_arguments(), images=result.images)
         # Another process may be looking at the entry.
         program = self._hold(result.digest, wait=True)
         if program is None:
@@ -138,7 +138,7 @@ class ProgramBuilder:
         entry = self._cache.hold(digest, wait=wait)
         if entry is None:
             return None
-        return Program(*self._make_arguments(), package_cache.read_entry(entry.folder), entry)
+        return Program(*self._prepare_request_arguments(), package_cache.read_entry(entry.folder), entry)
 
     def _digest(self, archives: Sequence[Path]) -> str:
         return package_cache.digest_inputs(archives, self._request.interpreter)
@@ -148,7 +148,7 @@ class ProgramBuilder:
         uris = enumerate(self._request.packages)
         return [self._cache.fetch_file(uri, folder / str(number)) for number, uri in uris]
 
-    def make_arguments(self, args: Sequence[str], job_dir: str) -> tuple[tuple[str, ...], str]:
+    def prepare_arguments(self, args: Sequence[str], job_dir: str) -> tuple[tuple[str, ...], str]:
         """All arguments, and the job folder; a local one is made, and named by its path.
 
         Raises ServingError.
@@ -163,8 +163,8 @@ class ProgramBuilder:
                 raise Unavailable(f"The folder {path} cannot be made: {error.strerror}.") from error
         return (*args, *(("--job-dir", path) if path else ())), path
 
-    def _make_arguments(self) -> tuple[tuple[str, ...], str]:
-        return self.make_arguments(self._request.args, self._request.job_dir)
+    def _prepare_request_arguments(self) -> tuple[tuple[str, ...], str]:
+        return self.prepare_arguments(self._request.args, self._request.job_dir)
 
 
 def _are_quickly_read(uris: Iterable[str]) -> bool:

@@ -72,7 +72,7 @@ class _WorkerWatch(threading.Thread):
         self._context = context
         self._extra = extra
         self._processes = processes
-        self._earlier = context.read_sealed()
+        self._earlier = context.read_sealed_shards()
         self._finished = threading.Event()
         self._stop_by: float | None = None
         self.reason = ""

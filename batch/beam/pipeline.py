@@ -231,7 +231,7 @@ class RunContext:
     """What a run needs besides its plan.
 
     `on_counts` gets its progress, `on_trouble` what keeps a remote runner from going on, "" once it is over;
-    `on_stuck` is called when workers do not stop that should: it ends the process. `read_sealed` counts what
+    `on_stuck` is called when workers do not stop that should: it ends the process. `read_sealed_shards` counts what
     is in the shards that are sealed so far, also by earlier attempts; it raises no ServingError or OSError.
     """
 
@@ -240,7 +240,7 @@ class RunContext:
     on_counts: Callable[[JobCounts], None]
     on_trouble: Callable[[str], None]
     on_stuck: Callable[[FailureStatus], None]
-    read_sealed: Callable[[], JobCounts] = JobCounts
+    read_sealed_shards: Callable[[], JobCounts] = JobCounts
 
 
 @dataclass(frozen=True, slots=True)

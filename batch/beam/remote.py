@@ -49,7 +49,7 @@ def run_remote(
     the pipeline too, where the engine runs it.
     """
     start = time.monotonic()
-    earlier = context.read_sealed()
+    earlier = context.read_sealed_shards()
     signs = format_signs_folder(plan.folder)
     plan.files.delete_folder(signs)
     try:
@@ -187,7 +187,7 @@ class _PipelineWaiter(threading.Thread):
 
 def _check_progress(result: Any, context: RunContext, earlier: JobCounts) -> None:
     counts = _query_counts(result, context.bytes_total).add_earlier(earlier)
-    sealed = context.read_sealed()
+    sealed = context.read_sealed_shards()
     # A runner need not tell any counts, and forgets them when it begins anew.
     if sealed.bytes > counts.bytes:
         counts = sealed

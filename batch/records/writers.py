@@ -125,7 +125,7 @@ def seal_shard(files: FileStore, folder: str, shard: int, pieces: Iterable[Shard
     return sealed
 
 
-def read_sealed(files: FileStore, folder: str, shards: int) -> list[SealedShard]:
+def read_sealed_shards(files: FileStore, folder: str, shards: int) -> list[SealedShard]:
     """All shards of a job. Raises NotFound when one is missing."""
     return [_read_sealed_shard(files, _sealed_name(folder, shard)) for shard in range(shards)]
 
@@ -147,7 +147,7 @@ class SealedShards:
         self._folder = folder
         self._known: dict[str, SealedShard] = {}
 
-    def update(self) -> Sequence[SealedShard]:
+    def list_shards(self) -> Sequence[SealedShard]:
         """All that are there now. Raises a ServingError or OSError."""
         try:
             names = [item.uri for item in self._files.glob(f"{self._folder}/{_SEALED}/*")]

@@ -34,7 +34,7 @@ from loadtests.bench.load_clients.answers import (
 )
 from loadtests.bench.load_clients.programs import PROGRAM_NAMES, LoadProgram, LoadProgramError, choose_program
 from loadtests.bench.reporting import results
-from loadtests.bench.reporting.results import LoadFigures, LoadResult, MeasurementFailure, ProcessResult
+from loadtests.bench.reporting.results import LoadFigures, LoadResult, MeasurementFailure, ServerResult
 from loadtests.bench.targets.processes import exit_on_sigterm
 from loadtests.bench.targets.servers import (
     DEFAULT_SERVERS,
@@ -50,7 +50,7 @@ from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload, train_mod
 FOLDER = Path("build/bench")
 _WARM_UP_CONNECTIONS = 16
 _REST_SECONDS = 20.0
-_Result = LoadResult | ProcessResult | MeasurementFailure
+_Result = LoadResult | ServerResult | MeasurementFailure
 T = TypeVar("T")
 
 
@@ -170,7 +170,7 @@ def _measure_server(
         usage = running.measure_usage()
         if usage is not None:
             yield (
-                ProcessResult(
+                ServerResult(
                     server.name, model, running.start_seconds,
                     usage.rss_mib, usage.pss_mib, usage.processes, number,
                 ),
@@ -225,7 +225,7 @@ def _format_progress(row: _Result) -> str:
                 f"{row.workload} with {row.conns} connections: {row.rps:,.0f}/s, "
                 f"p50 {row.p50_us / 1e3:.3g} ms, p99 {row.p99_us / 1e3:.3g} ms{trouble}"
             )
-        case ProcessResult():
+        case ServerResult():
             return f"started in {row.start_s} s, {row.rss_mib:.0f} MiB"
         case MeasurementFailure():
             return f"FAILED: {row.error}"

@@ -61,7 +61,7 @@ def main() -> None:
     )
     for processes in (2, 4, 8):
         for connections in (16, 64, 256):
-            shares = [measure_busiest_share(processes, connections) for _ in range(options.trials)]
+            shares = [measure_imbalance(processes, connections) for _ in range(options.trials)]
             text = f"{median(shares):.2f}, {max(shares):.2f}"
             print(f"  {processes} processes, {connections:3} connections: {text}", flush=True)
     found = measure_hand_over(options.connections)
@@ -70,7 +70,7 @@ def main() -> None:
     print(f"  another one:              {found.handed_us:.0f} us, {found.cpu_us:.0f} us of CPU for the first")
 
 
-def measure_busiest_share(processes: int, connections: int) -> float:
+def measure_imbalance(processes: int, connections: int) -> float:
     """The share of the listener with the most of N new connections, as a multiple of the even share.
 
     It takes no processes to find out: the kernel chooses between sockets.
@@ -81,7 +81,7 @@ def measure_busiest_share(processes: int, connections: int) -> float:
         listeners = [first, *(stack.enter_context(_listen_shared(port)) for _ in range(processes - 1))]
         for _ in range(connections):
             stack.enter_context(socket.create_connection((_HOST, port)))
-        return max(_count_accepted(one) for one in listeners) * processes / connections
+        return max(_accept_pending(one) for one in listeners) * processes / connections
 
 
 def _listen_shared(port: int) -> socket.socket:
@@ -93,7 +93,7 @@ def _listen_shared(port: int) -> socket.socket:
     return listener
 
 
-def _count_accepted(listener: socket.socket) -> int:
+def _accept_pending(listener: socket.socket) -> int:
     count = 0
     while select.select([listener], [], [], 0)[0]:
         listener.accept()[0].close()

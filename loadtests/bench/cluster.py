@@ -85,7 +85,7 @@ class ClusterServer:
 
 
 @dataclass
-class Requests:
+class RequestTimes:
     """Seconds of predictions on a kept connection, of first ones of a sleeping version, and of CPU."""
 
     warm: list[float] = field(default_factory=list)
@@ -98,9 +98,9 @@ class ClusterFigures:
     """`changes`: seconds until one was seen on each other server. `hop`: asked of one that is no owner."""
 
     changes: list[float] = field(default_factory=list)
-    alone: Requests = field(default_factory=Requests)
-    owner: Requests = field(default_factory=Requests)
-    hop: Requests = field(default_factory=Requests)
+    alone: RequestTimes = field(default_factory=RequestTimes)
+    owner: RequestTimes = field(default_factory=RequestTimes)
+    hop: RequestTimes = field(default_factory=RequestTimes)
 
     @property
     def change_p99(self) -> float:
@@ -138,7 +138,7 @@ def measure_cluster(database: str, material: BenchFiles, plan: Plan) -> ClusterF
         with run_servers(Path(temporary), database) as (alone, servers):
             measure_turns(alone, servers, material, figures, plan)
         with run_servers(Path(temporary), database, on_one_core_each=True) as (alone, servers):
-            measure_sum(alone, servers, material, figures, plan)
+            measure_request_cpu(alone, servers, material, figures, plan)
     return figures
 
 
@@ -169,11 +169,11 @@ def run_servers(
         alone = start("alone", 0, {})
         servers = [start(f"s{number}", number, {"PILOTLIGHT_STATE": database}) for number in range(count)]
         for server in (alone, *servers):
-            wait_until(partial(_has_pilots, server), "the pilots are ready")
+            wait_until(partial(_are_pilots_ready, server), "the pilots are ready")
         yield alone, servers
 
 
-def _has_pilots(server: ClusterServer) -> bool:
+def _are_pilots_ready(server: ClusterServer) -> bool:
     return all(pilot["state"] == "lit" for pilot in server.control.call_api("GET", "/nodes")["pilots"])
 
 
@@ -186,19 +186,19 @@ def wait_until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def split_owner(servers: Sequence[ClusterServer]) -> tuple[ClusterServer, ClusterServer]:
+def find_owner_and_peer(servers: Sequence[ClusterServer]) -> tuple[ClusterServer, ClusterServer]:
     """The owner of the version, and one that is none, once all know each other."""
     names = {server.find_name(): server for server in servers}
 
     def know_each_other() -> bool:
-        return all(_count_reached(server) == len(servers) - 1 for server in servers)
+        return all(_count_reached_peers(server) == len(servers) - 1 for server in servers)
 
     wait_until(know_each_other, "the servers know each other")
     (name,) = servers[0].find_owners()
     return names[name], next(server for other, server in names.items() if other != name)
 
 
-def _count_reached(server: ClusterServer) -> int:
+def _count_reached_peers(server: ClusterServer) -> int:
     return sum(one["reached"] is True for one in server.control.call_api("GET", "/servers")["servers"])
 
 
@@ -215,7 +215,7 @@ def measure_turns(
     """Changes, predictions and wake-ups, by turns."""
     for server in (alone, servers[0]):
         server.control.deploy(material.model_dir(_WORKLOAD.model), _MODEL, {"minNodes": 0})
-    owner, other = split_owner(servers)
+    owner, other = find_owner_and_peer(servers)
     asked = ((alone, alone, figures.alone), (owner, owner, figures.owner), (other, owner, figures.hop))
     body = material.bodies_file(_WORKLOAD).read_bytes().partition(b"\n")[0]
     for turn in range(plan.turns):
@@ -262,7 +262,7 @@ def measure_predictions(server: ClusterServer, body: bytes, count: int, warm_up:
     return found[warm_up:]
 
 
-def measure_sum(
+def measure_request_cpu(
     alone: ClusterServer,
     servers: Sequence[ClusterServer],
     material: BenchFiles,
@@ -272,13 +272,13 @@ def measure_sum(
     """Processor time of a request at the one server and at two that both own the version, by turns."""
     bodies, program = material.bodies_file(_WORKLOAD), choose_program("auto", None)
     for turn in range(plan.turns):
-        widen_version(servers, program, bodies)
+        load_until_all_own(servers, program, bodies)
         figures.alone.cpu.append(load_servers((alone,), program, bodies, plan.seconds))
         figures.owner.cpu.append(load_servers(servers, program, bodies, plan.seconds))
         print(f"load, turn {turn + 1} of {plan.turns}", file=sys.stderr, flush=True)
 
 
-def widen_version(servers: Sequence[ClusterServer], program: LoadProgram, bodies: Path) -> None:
+def load_until_all_own(servers: Sequence[ClusterServer], program: LoadProgram, bodies: Path) -> None:
     """Load it until all the servers own it."""
     end = time.monotonic() + _WAIT_SECONDS
     while len(servers[0].find_owners()) < len(servers):

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from loadtests.bench.load_clients.programs import PROGRAM_NAMES, LoadProgram, choose_program
-from loadtests.bench.regression_gate import REST_SECONDS, count_connections, run_servers_until_idle
+from loadtests.bench.regression_gate import REST_SECONDS, choose_connections, run_warm_servers
 from loadtests.bench.targets.processes import exit_on_sigterm
 from loadtests.bench.targets.servers import SERVERS, RunningServer, ServerDefinition
 from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload, train_models
@@ -105,7 +105,7 @@ def measure_pair(
     core: int,
 ) -> list[Turn]:
     """Our server is the first of the pair. Raises SystemExit for a wrong answer."""
-    bodies, connections = material.bodies_file(workload), count_connections(workload)
+    bodies, connections = material.bodies_file(workload), choose_connections(workload)
 
     def load(one: RunningServer) -> float:
         before = _read_cpu_seconds(one)
@@ -116,7 +116,7 @@ def measure_pair(
         return requests / sum(spent - before.get(pid, 0) for pid, spent in after.items())
 
     with (
-        run_servers_until_idle(material, workload, pair, client, seconds=seconds, core=core) as running,
+        run_warm_servers(material, workload, pair, client, seconds=seconds, core=core) as running,
         ThreadPoolExecutor(len(pair)) as threads,
     ):
         return [Turn(*threads.map(load, running.values())) for _ in range(turns)]

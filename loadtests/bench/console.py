@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from loadtests.bench.gateway import PILOTLIGHT, ControlClient
 from loadtests.bench.report import insert_tables
 from loadtests.bench.reporting.tables import format_table
-from loadtests.bench.targets.many_versions import copy_version
+from loadtests.bench.targets.many_versions import replace_with_copies
 from loadtests.bench.targets.processes import exit_on_sigterm, run_group
 from loadtests.bench.targets.servers import RunningServer, find_free_port
 from loadtests.bench.workloads import WORKLOADS, BenchFiles, train_models
@@ -120,7 +120,7 @@ def deploy_versions(folder: Path, material: BenchFiles, count: int) -> Sequence[
     """The names of so many copies of a version that a server has deployed."""
     with _run_server(folder) as (_, control):
         control.deploy(material.model_dir(_WORKLOAD.model), "source")
-    return copy_version(folder / "state", count // _VERSIONS_PER_MODEL, _VERSIONS_PER_MODEL)
+    return replace_with_copies(folder / "state", count // _VERSIONS_PER_MODEL, _VERSIONS_PER_MODEL)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ class _ProtocolServer:
             self.material.bodies_file(self.workload), self.material.answers_file(self.workload)
         )
         files = {
-            payload_format.name: self._write_bodies(payload_format, expect) for payload_format in formats
+            payload_format.name: self._prepare_bodies(payload_format, expect) for payload_format in formats
         }
         for payload_format in formats:  # the first load of each warms it up
             self._run_turn(payload_format, files[payload_format.name], seconds, core)
@@ -134,7 +134,7 @@ class _ProtocolServer:
                 )
         return made
 
-    def _write_bodies(self, payload_format: PayloadFormat, expect: ExpectedAnswers) -> Path:
+    def _prepare_bodies(self, payload_format: PayloadFormat, expect: ExpectedAnswers) -> Path:
         """The file with the bodies in a format, once the first answers are right."""
         name, kind = _INPUTS[self.workload.name]
         rows = [np.array(json.loads(body)["instances"], kind) for body in expect.bodies]

@@ -30,7 +30,7 @@ _START_SECONDS, REST_SECONDS = 120.0, 20.0
 
 
 @dataclass(frozen=True)
-class RateLimit:
+class RatioLimit:
     """The least ratio of a server's rate to that of another, on one workload."""
 
     workload: str
@@ -40,12 +40,12 @@ class RateLimit:
 
 
 LIMITS = (
-    RateLimit("W1", "node", "echo", 0.50),
-    RateLimit("W1", "gateway", "node", 0.35),
-    RateLimit("W1", "gateway", "echo", 0.30),
-    RateLimit("W2", "node", "echo", 0.35),
-    RateLimit("W3", "node", "echo", 0.45),
-    RateLimit("W5", "node", "echo", 0.40),
+    RatioLimit("W1", "node", "echo", 0.50),
+    RatioLimit("W1", "gateway", "node", 0.35),
+    RatioLimit("W1", "gateway", "echo", 0.30),
+    RatioLimit("W2", "node", "echo", 0.35),
+    RatioLimit("W3", "node", "echo", 0.45),
+    RatioLimit("W5", "node", "echo", 0.40),
 )
 
 
@@ -53,7 +53,7 @@ LIMITS = (
 class LimitResult:
     """The measured ratio of a limit."""
 
-    limit: RateLimit
+    limit: RatioLimit
     ratio: float
 
     @property
@@ -117,8 +117,8 @@ def measure_rates(
     core: int,
 ) -> Mapping[str, Sequence[float]]:
     """Requests per second of each server, turn by turn. Raises SystemExit for a wrong answer."""
-    bodies, connections = material.bodies_file(workload), count_connections(workload)
-    with run_servers_until_idle(material, workload, servers, client, seconds=seconds, core=core) as running:
+    bodies, connections = material.bodies_file(workload), choose_connections(workload)
+    with run_warm_servers(material, workload, servers, client, seconds=seconds, core=core) as running:
         rates: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(turns):
             for name, one in running.items():
@@ -129,7 +129,7 @@ def measure_rates(
 
 
 @contextmanager
-def run_servers_until_idle(
+def run_warm_servers(
     material: BenchFiles,
     workload: Workload,
     servers: Iterable[ServerDefinition],
@@ -160,12 +160,12 @@ def run_servers_until_idle(
             if not server.constant and (said := check_answers(one.url, expect)):
                 raise SystemExit(f"{workload.name}, {server.name}: {said}")
             one.wait_until_idle(REST_SECONDS)
-            client.run_load(one.url, bodies, count_connections(workload), seconds)
+            client.run_load(one.url, bodies, choose_connections(workload), seconds)
             one.wait_until_idle(REST_SECONDS)
         yield running
 
 
-def count_connections(workload: Workload) -> int:
+def choose_connections(workload: Workload) -> int:
     return min(CONNECTIONS, workload.most_connections)
 
 

@@ -120,7 +120,7 @@ def run_server(state: Path, **variables: str) -> Iterator[ControlClient]:
 def measure_jobs(server: ControlClient, folder: Path, wheel: Path, jobs: int) -> Sequence[Start]:
     """The starts of jobs, once one has filled the cache and its pilot is ready."""
     run_job(server, folder / "job", wheel, "first")
-    _until(lambda: all(one["state"] == "lit" for one in server.call_api("GET", "/nodes")["pilots"]))
+    _wait_until(lambda: all(one["state"] == "lit" for one in server.call_api("GET", "/nodes")["pilots"]))
     found = []
     for number in range(jobs):
         time.sleep(_PAUSE_SECONDS)
@@ -152,7 +152,7 @@ def run_job(server: ControlClient, job_dir: Path, wheel: Path, job_id: str) -> S
         job = server.call_api("GET", f"{_PARENT}/{job_id}")
         return job["state"] in _ENDS
 
-    _until(has_ended)
+    _wait_until(has_ended)
     if job["state"] != "SUCCEEDED":
         raise SystemExit(f"the job did not succeed: {job}")
     return _read_start(job_dir, begin)
@@ -172,7 +172,7 @@ def _read_start(job_dir: Path, begin: float) -> Start:
     return Start(found["line"] - begin, found["imported"] - begin, found["age"], found["loaded"])
 
 
-def _until(reached: Callable[[], bool]) -> None:
+def _wait_until(reached: Callable[[], bool]) -> None:
     end = time.monotonic() + _END_SECONDS
     while not reached():
         if time.monotonic() > end:

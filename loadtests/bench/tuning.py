@@ -66,7 +66,7 @@ class TuningFigures:
         """Milliseconds of each trial beside its own time."""
         return 1000 * (self.seconds - self.own_seconds / parallel) / len(self.ends)
 
-    def compute_paces(self, count: int) -> tuple[float, float]:
+    def compute_intervals(self, count: int) -> tuple[float, float]:
         """Milliseconds from one end to the next, over the first `count` trials and over the last."""
         gaps = [1000 * (after - before) for before, after in zip(self.ends, self.ends[1:], strict=False)]
         return statistics.fmean(gaps[:count]), statistics.fmean(gaps[-count:])
@@ -169,7 +169,7 @@ def main() -> None:
     print(f"{'trials':>8} {'seconds':>9} {'overhead':>9} {'first 100':>10} {'last 100':>9}")
     for trials in arguments.trials:
         figures = measure(TuningPlan(trials, arguments.parallel, arguments.algorithm))
-        first, last = figures.compute_paces(min(100, trials - 1))
+        first, last = figures.compute_intervals(min(100, trials - 1))
         overhead = figures.compute_overhead(arguments.parallel)
         print(f"{trials:>8} {figures.seconds:>9.2f} {overhead:>9.1f} {first:>10.1f} {last:>9.1f}", flush=True)
 

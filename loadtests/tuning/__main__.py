@@ -95,7 +95,7 @@ def _run_optuna(orders: Sequence[SearchOrder], end: float) -> Iterator[SearchRes
     theirs = [order for order in orders if order.searcher == OPTUNA]
     if not theirs or time.monotonic() >= end:
         return
-    command = [_find_optuna(), "-m", "loadtests.tuning.optuna_searcher"]
+    command = [_install_optuna(), "-m", "loadtests.tuning.optuna_searcher"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the process has no pipes")
@@ -108,7 +108,7 @@ def _run_optuna(orders: Sequence[SearchOrder], end: float) -> Iterator[SearchRes
         process.stdin.close()
 
 
-def _find_optuna() -> str:
+def _install_optuna() -> str:
     """The interpreter of an environment with Optuna, which is made where it is missing."""
     folder = FOLDER / "optuna"
     python = folder / "bin" / "python"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.options import add_options, plan_run
+from loadtests.options import add_options, read_run_settings
 from loadtests.shapes import LoadStage
 from tests.bounds import HANG_SECONDS
 
@@ -24,7 +24,9 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 def test_the_options_describe_a_run() -> None:
     """All of them; what is left out has a default."""
-    run = plan_run(parse(*GIVEN, "--shape", "burst", "--rate", "200", "--wake-within", "0.5"), "http://host")
+    run = read_run_settings(
+        parse(*GIVEN, "--shape", "burst", "--rate", "200", "--wake-within", "0.5"), "http://host"
+    )
 
     assert run.plan.stages == (LoadStage(330, 0), LoadStage(30, 200))
     assert (run.host, run.target, run.users, run.rows) == ("http://host", "projects/local/models/m", 128, 1)
@@ -33,7 +35,7 @@ def test_the_options_describe_a_run() -> None:
 
 def test_a_version_and_a_project_can_be_named() -> None:
     """As in the address of a prediction."""
-    run = plan_run(parse(*GIVEN, "--project", "p", "--model-version", "v"), "http://host")
+    run = read_run_settings(parse(*GIVEN, "--project", "p", "--model-version", "v"), "http://host")
 
     assert run.target == "projects/p/models/m/versions/v"
 
@@ -52,9 +54,9 @@ def test_numbers_are_checked(option: str, number: str, capsys: pytest.CaptureFix
 def test_what_is_missing_is_named(missing: str) -> None:
     """And an address is needed too."""
     with pytest.raises(ValueError, match=missing):
-        plan_run(parse(*GIVEN, missing, ""), "http://host")
+        read_run_settings(parse(*GIVEN, missing, ""), "http://host")
     with pytest.raises(ValueError, match="--host"):
-        plan_run(parse(*GIVEN), None)
+        read_run_settings(parse(*GIVEN), None)
 
 
 def test_help_tells_the_shapes_and_what_a_pass_means() -> None:

@@ -15,8 +15,8 @@ from serving.artifacts.storage import FileStore
 from serving.scratch_folders import remove_folder
 from tests.emulator import Emulator
 from training.deployable_models import (
-    DiscoveryRequest,
-    DiscoveryResult,
+    ModelSearchRequest,
+    ModelSearchResult,
     choose_model_folders,
     find_deployable_models,
 )
@@ -88,20 +88,20 @@ def test_a_folder_of_a_bucket(emulator: Emulator) -> None:
     assert find_deployable_models(f"{bucket}/none", FileStore()) == []
 
 
-def ask(request: DiscoveryRequest) -> DiscoveryResult:
+def ask(request: ModelSearchRequest) -> ModelSearchResult:
     done = subprocess.run(
         [sys.executable, "-m", "training.deployable_models"],
         input=msgspec.json.encode(request),
         capture_output=True,
         check=True,
     )
-    return msgspec.json.decode(done.stdout, type=DiscoveryResult)
+    return msgspec.json.decode(done.stdout, type=ModelSearchResult)
 
 
 def test_the_server_asks_a_process(tmp_path: Path) -> None:
     (tmp_path / "model.pkl").touch()
 
-    assert ask(DiscoveryRequest(str(tmp_path))).models == (str(tmp_path),)
-    refused = ask(DiscoveryRequest(str(tmp_path), allowed_folders=("/elsewhere",)))
+    assert ask(ModelSearchRequest(str(tmp_path))).models == (str(tmp_path),)
+    refused = ask(ModelSearchRequest(str(tmp_path), allowed_folders=("/elsewhere",)))
     assert refused.status == "FAILED_PRECONDITION"
     assert str(tmp_path) in refused.message

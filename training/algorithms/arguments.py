@@ -43,7 +43,7 @@ def parse_positive_count(text: str) -> int:
     return int(text)
 
 
-def parse_strength(text: str) -> float:
+def parse_non_negative(text: str) -> float:
     """Raises argparse.ArgumentTypeError."""
     try:
         value = float(text)

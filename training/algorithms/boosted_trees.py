@@ -99,7 +99,7 @@ class _Training:
         self._transformer = create_transformer(self._features, scale=False)
         if self._classifies:
             self._encoder.fit(splits.training[0])
-            self._check_classes()
+            self._set_class_count()
         elif not is_numeric(splits.training[0]):
             raise InvalidArgument(f"The targets of {data.training_path} are not numbers.")
         if data.preprocess:
@@ -127,7 +127,7 @@ class _Training:
         found = self._judge(booster, splits.validation if splits.validation is not None else splits.training)
         rounds = booster.num_boosted_rounds()
         report_metrics(found, rounds)
-        folder.write_artifacts(self._features, self._encoder.classes_.tolist() if self._classifies else [])
+        folder.write_metadata(self._features, self._encoder.classes_.tolist() if self._classifies else [])
         if self._data.preprocess:
             folder.write_processed_data(splits)
             pipeline = make_pipeline(self._transformer, self._make_estimator(booster))
@@ -135,7 +135,7 @@ class _Training:
         else:
             folder.write_model("model.bst", bytes(booster.save_raw("ubj")), "XGBOOST", found, rounds)
 
-    def _check_classes(self) -> None:
+    def _set_class_count(self) -> None:
         """XGBoost takes 0, 1, ... for classes; it is told how many there are."""
         classes = self._encoder.classes_
         if self._options.objective.startswith("multi:"):

@@ -19,8 +19,8 @@ from serving.errors import InvalidArgument, ServingError
 from training.algorithms import metrics
 from training.algorithms.arguments import (
     create_parser,
+    parse_non_negative,
     parse_positive_count,
-    parse_strength,
     read_data_arguments,
 )
 from training.algorithms.output import JobFolder, report_metrics
@@ -40,9 +40,9 @@ def main(words: list[str]) -> None:
     descent = parser.add_argument_group("stochastic gradient descent")
     descent.add_argument("--max_steps", type=parse_positive_count, help="Batches to train with.")
     descent.add_argument("--batch_size", type=parse_positive_count, help="Rows of a step, 100 by default.")
-    descent.add_argument("--learning_rate", type=parse_strength)
-    parser.add_argument("--l1_regularization_strength", type=parse_strength, default=0.0)
-    parser.add_argument("--l2_regularization_strength", type=parse_strength, default=1.0)
+    descent.add_argument("--learning_rate", type=parse_non_negative)
+    parser.add_argument("--l1_regularization_strength", type=parse_non_negative, default=0.0)
+    parser.add_argument("--l2_regularization_strength", type=parse_non_negative, default=1.0)
     options = parser.parse_args(words)
     if options.learning_rate == 0:
         parser.error("--learning_rate must be more than 0.")
@@ -67,7 +67,7 @@ def main(words: list[str]) -> None:
     folder = JobFolder(data.job_dir, files)
     if data.preprocess:
         folder.write_processed_data(splits)
-    folder.write_artifacts(features, list(getattr(model, "classes_", [])))
+    folder.write_metadata(features, list(getattr(model, "classes_", [])))
     folder.write_pipeline(model, found, steps)
 
 

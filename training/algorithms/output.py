@@ -30,7 +30,7 @@ class JobFolder:
     ) -> None:
         """Write the model of a step, and what a version of it can be created with."""
         self._files.write(f"{self._uri}/model/{name}", content)
-        labels = {tag: _format_label(one) for tag, one in metrics.items()}
+        labels = {tag: _format_metric_label(one) for tag, one in metrics.items()}
         config = {"framework": framework, "labels": {**labels, "global_step": str(step)}}
         self._files.write(f"{self._uri}/model/deployment_config.yaml", yaml.safe_dump(config).encode())
 
@@ -47,7 +47,7 @@ class JobFolder:
                 text = table.to_csv(header=False, index=False)
                 self._files.write(f"{self._uri}/processed_data/{name}.csv", text.encode())
 
-    def write_artifacts(self, features: pd.DataFrame, labels: list[Any]) -> None:
+    def write_metadata(self, features: pd.DataFrame, labels: list[Any]) -> None:
         """What somebody needs who prepares rows by himself."""
         columns = [{"index": place, "type": str(features[name].dtype)} for place, name in enumerate(features)]
         content = {"columns": columns, "labels": labels}
@@ -63,7 +63,7 @@ def report_metrics(metrics: Mapping[str, float], step: int) -> None:
             tuner.report_hyperparameter_tuning_metric(tag, value, step)
 
 
-def _format_label(value: float) -> str:
+def _format_metric_label(value: float) -> str:
     """Labels have neither points nor signs: percent where that makes sense, else digits."""
     if not math.isfinite(value):
         return "none"

@@ -39,7 +39,7 @@ def read_splits(data: DataArguments, files: FileStore) -> DataSplits:
             )
     if not data.preprocess:
         return DataSplits(training, validation, test)
-    splits = _split(_drop_incomplete(training, data.training_path), data)
+    splits = _split(_drop_sparse_rows(training, data.training_path), data)
     return DataSplits(
         splits.training,
         validation if validation is not None else splits.validation,
@@ -59,7 +59,7 @@ def _read_table(path: str, files: FileStore) -> pd.DataFrame:
     return table[table[0].notna()].reset_index(drop=True)
 
 
-def _drop_incomplete(table: pd.DataFrame, path: str) -> pd.DataFrame:
+def _drop_sparse_rows(table: pd.DataFrame, path: str) -> pd.DataFrame:
     kept = table[table.isna().mean(axis=1) <= _MOST_MISSING]
     if kept.empty:
         raise InvalidArgument(f"In each row of {path} over {_MOST_MISSING:.0%} of the values are missing.")

@@ -72,7 +72,7 @@ def read_entries(folder: Path, query: LogQuery) -> list[LogEntry]:
 
 def _read_stream(folder: Path, segments: Sequence[Segment], after: LogPosition) -> Iterator[LogEntry]:
     """The entries of one stream behind a position; where segments are missing, an entry says so."""
-    first = _find_first(folder, segments, after)
+    first = _find_first_segment(folder, segments, after)
     last: LogEntry | None = None
     number = segments[first].number
     for segment in segments[first:]:
@@ -87,7 +87,7 @@ def _read_stream(folder: Path, segments: Sequence[Segment], after: LogPosition) 
                 yield entry
 
 
-def _find_first(folder: Path, segments: Sequence[Segment], after: LogPosition) -> int:
+def _find_first_segment(folder: Path, segments: Sequence[Segment], after: LogPosition) -> int:
     """The last segment that begins at the position or before it: what is before that is not wanted."""
     for index in range(len(segments) - 1, 0, -1) if after.time else ():
         entry = next(_read_segment(folder, segments[index], LogPosition()), None)

@@ -25,7 +25,7 @@ def _now() -> datetime.datetime:
 class JobLogWriter:
     """The log of one attempt; what earlier attempts have left in the folder counts for the limit too.
 
-    That of a trial counts only its own lines; see `count_trial`. Lines that cannot be written, as on a full
+    That of a trial counts only its own lines; see `add_trial_bytes`. Lines that cannot be written, as on a full
     disk, are counted: the number of them is written once there is room again.
     """
 
@@ -40,14 +40,14 @@ class JobLogWriter:
         self._read_clock = read_clock
         self._sizes = {} if trial else _measure_segments(folder)
         self._trial_bytes = 0
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, _OpenSegment] = {}
         self._count = 0
         self._time = ""
         self._lost = 0
 
     def write(self, task: str, lines: Iterable[tuple[str, str]]) -> None:
         """Write lines of a task, each a severity and a text, with the time of now."""
-        time = self._read_time()
+        time = self._make_timestamp()
         if self._lost:
             lines = [("WARNING", f"{self._lost} lines before this one could not be written."), *lines]
         data = b"".join(self._encode(time, task, severity, text) for severity, text in lines)
@@ -64,7 +64,7 @@ class JobLogWriter:
         """Bytes of the segments that are known."""
         return sum(self._sizes.values())
 
-    def count_trial(self, size: int) -> None:
+    def add_trial_bytes(self, size: int) -> None:
         """Take note of a trial that has ended, with the size of its log; keep all together to the limit."""
         self._trial_bytes += size
         if self.size + self._trial_bytes > self._most_bytes:
@@ -81,13 +81,13 @@ class JobLogWriter:
         entry_id = f"{self._attempt:04d}{self._count:011d}{int(self._trial or 0):05d}"
         return msgspec.json.encode(LogEntry(time, entry_id, severity, task, text, self._trial)) + b"\n"
 
-    def _read_time(self) -> str:
+    def _make_timestamp(self) -> str:
         """Times never go back, even if the clock does."""
         now = self._read_clock().isoformat(timespec="microseconds").replace("+00:00", "Z")
         self._time = max(self._time, now)
         return self._time
 
-    def _find_stream(self, task: str) -> _Stream:
+    def _find_stream(self, task: str) -> _OpenSegment:
         stream = self._streams.get(task)
         if stream is None:
             key = (int(self._trial or 0), task, self._attempt)
@@ -95,13 +95,13 @@ class JobLogWriter:
             stream = self._streams[task] = self._open_segment(max(known, default=Segment(*key, 0)))
         return stream
 
-    def _open_segment(self, segment: Segment) -> _Stream:
+    def _open_segment(self, segment: Segment) -> _OpenSegment:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        stream = _Stream(segment, os.open(self._folder / segment.file_name, flags, 0o644))
+        stream = _OpenSegment(segment, os.open(self._folder / segment.file_name, flags, 0o644))
         self._sizes.setdefault(segment, 0)
         return stream
 
-    def _append(self, stream: _Stream, data: bytes) -> None:
+    def _append(self, stream: _OpenSegment, data: bytes) -> None:
         """Raises OSError; a line is written whole or not at all."""
         before = self._sizes[stream.segment]
         try:
@@ -115,7 +115,7 @@ class JobLogWriter:
         if self._sizes[stream.segment] >= SEGMENT_BYTES:
             self._start_next_segment(stream)
 
-    def _start_next_segment(self, stream: _Stream) -> None:
+    def _start_next_segment(self, stream: _OpenSegment) -> None:
         segment = stream.segment
         # On a full disk the old one is written on.
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ def append_service_line(folder: Path, text: str, severity: str = "INFO") -> None
         log.close()
 
 
-class _Stream:
+class _OpenSegment:
     """The segment that lines of a task are appended to."""
 
     __slots__ = ("fd", "segment")

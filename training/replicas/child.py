@@ -77,7 +77,7 @@ def _run_child(
             os.dup2(null if fd is None else fd, number)
         os.dup2(lifeline, LIFELINE)
         os.set_inheritable(LIFELINE, True)
-        _release_others(null)
+        _release_descriptors(null)
         if not ends_itself:
             _restrict_process()
         run()
@@ -95,7 +95,7 @@ def _restrict_process() -> None:
     linux.harden_process(nice=_NICE)
 
 
-def _release_others(null: int) -> None:
+def _release_descriptors(null: int) -> None:
     """Give up what belongs to the supervisor.
 
     Its numbers stay taken: a library that the pilot has used may close, in every fork, the descriptors that

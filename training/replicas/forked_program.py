@@ -39,7 +39,7 @@ def find_obstacle(variables: Mapping[str, str], folders: Sequence[Path]) -> str:
     early = sorted(
         name
         for name, value in variables.items()
-        if name.startswith(_EARLY_VARIABLES) and _first_environment().get(name) != value
+        if name.startswith(_EARLY_VARIABLES) and _read_start_environment().get(name) != value
     )
     if early:
         return f"{early[0]} is read when Python or a library starts"
@@ -52,7 +52,7 @@ def find_obstacle(variables: Mapping[str, str], folders: Sequence[Path]) -> str:
     return f"the process has other threads: {', '.join(threads)}" if len(threads) > 1 else ""
 
 
-def _first_environment() -> dict[str, str]:
+def _read_start_environment() -> dict[str, str]:
     """The environment that this interpreter was started with; forks keep it."""
     entries = Path("/proc/self/environ").read_bytes().decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)

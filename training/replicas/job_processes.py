@@ -145,7 +145,7 @@ class JobProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
-        self._loop.call_later(0.0, lambda: self._check_all_gone(deadline))
+        self._loop.call_later(0.0, lambda: self._end_remaining(deadline))
 
     def measure_memory(self, enough: int) -> int:
         """Bytes of memory of all processes: a quick estimate, at least what it is, up to `enough`."""
@@ -167,7 +167,7 @@ class JobProcesses:
             time.sleep(_POLL_SECONDS)
         linux.kill_descendants()
 
-    def _check_all_gone(self, deadline: float) -> None:
+    def _end_remaining(self, deadline: float) -> None:
         left = linux.list_descendants()
         now = time.monotonic()
         if left and now >= deadline:
@@ -178,7 +178,7 @@ class JobProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         if left:
-            self._loop.call_later(_POLL_SECONDS, lambda: self._check_all_gone(deadline))
+            self._loop.call_later(_POLL_SECONDS, lambda: self._end_remaining(deadline))
             self._reap()
             return
         self._close_outputs()

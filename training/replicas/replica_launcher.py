@@ -46,15 +46,19 @@ class ReplicaLauncher:
     def start(self, replica: Replica, restarts: int, on_exit: OnExit) -> RunningProcess:
         """Start a replica in an empty folder of its own, at its address; raises OSError."""
         environment = self._build_environment(replica, restarts)
-        folder = Path(self._request.scratch_dir, "replicas", replica.task)
+        folder = Path(self._request.scratch_dir, "replicas", replica.task_name)
         remove_folder(folder)
         folder.mkdir(parents=True)
         self._ports.release(replica)
         engine, container = self._request.engine, self._containers[replica.role]
         if engine is not None and container is not None:
             command = self._build_container_command(engine, container, replica, environment)
-            return self._processes.start_container(command, engine.environment, folder, replica.task, on_exit)
-        return self._processes.start(lambda: self._become_program(environment, folder), replica.task, on_exit)
+            return self._processes.start_container(
+                command, engine.environment, folder, replica.task_name, on_exit
+            )
+        return self._processes.start(
+            lambda: self._become_program(environment, folder), replica.task_name, on_exit
+        )
 
     def close(self) -> None:
         self._ports.close()
@@ -85,7 +89,7 @@ class ReplicaLauncher:
             container,
             program.arguments,
             environment,
-            name=containers.make_name(request.job, replica.task),
+            name=containers.make_name(request.job, replica.task_name),
             job_dir=program.job_dir,
             memory_bytes=request.memory_bytes // request.size,
             lifeline=child.LIFELINE,

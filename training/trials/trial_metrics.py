@@ -76,7 +76,7 @@ class TrialMetrics:
             self._read_events()
         return self._take_points()
 
-    def read_events(self) -> tuple[MetricPoint, ...]:
+    def read_event_points(self) -> tuple[MetricPoint, ...]:
         """The same of event files only, wherever they are."""
         self._read_events()
         return self._take_points()

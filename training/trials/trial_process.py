@@ -18,9 +18,9 @@ from training.cluster_supervisor import ClusterSupervisor
 from training.messages import (
     CANCELLED,
     TrainingFailure,
-    TrainingOutcome,
     TrainingReport,
     TrainingRequest,
+    TrainingSuccess,
     TrialReport,
 )
 from training.program import Program
@@ -36,7 +36,7 @@ _HEARTBEAT_SECONDS = 5.0
 _MAX_MESSAGE_LENGTH = 6000
 
 
-class TrialRun(msgspec.Struct, frozen=True):
+class TrialRequest(msgspec.Struct, frozen=True):
     """A trial, with all arguments of its program, and its folder as the program is told it."""
 
     request: TrainingRequest
@@ -53,7 +53,7 @@ def run_trials(program: Program, *, from_pilot: bool) -> NoReturn:
     # The entry of the cache is held by the parent.
     program = dataclasses.replace(program, entry=None)
     for line in os.fdopen(_STDIN, "rb"):
-        order = msgspec.json.decode(line, type=TrialRun)
+        order = msgspec.json.decode(line, type=TrialRequest)
         os.environ.update(order.request.environment)  # buckets are read with what the program gets for that
         own = dataclasses.replace(program, arguments=order.arguments, job_dir=order.job_dir)
         _write_report(run_trial(order.request, own, from_pilot=from_pilot))
@@ -118,13 +118,13 @@ class MetricPoll:
     def _follow_bucket(self) -> NoReturn:
         """In a process that ends with the cluster's."""
         while True:
-            if points := self._metrics.read_events():
+            if points := self._metrics.read_event_points():
                 _write_report(TrialReport(self._trial, points))
             time.sleep(_BUCKET_POLL_SECONDS)
 
 
 def _build_last_report(
-    result: TrainingOutcome | TrainingFailure, metrics: TrialMetrics, trial: int
+    result: TrainingSuccess | TrainingFailure, metrics: TrialMetrics, trial: int
 ) -> TrialReport:
     """Of a trial that was ended by an order, the last value counts."""
     is_cancelled = isinstance(result, TrainingFailure) and result.status == CANCELLED

@@ -30,10 +30,10 @@ from training.messages import (
     StartTrial,
     StopTrial,
     TrainingFailure,
-    TrainingOutcome,
     TrainingPhase,
     TrainingReport,
     TrainingRequest,
+    TrainingSuccess,
     TrialOrder,
     TrialReport,
     TrialSettings,
@@ -43,7 +43,7 @@ from training.program import Program
 from training.replicas.event_loop import EventLoop
 from training.replicas.job_processes import JobProcesses, RunningProcess
 from training.replicas.replica_output import LineReader
-from training.trials.trial_process import TrialRun, run_trials
+from training.trials.trial_process import TrialRequest, run_trials
 
 HandleReport = Callable[["_Slot", TrialReport], None]
 WriteNote = Callable[[str, str], None]
@@ -78,7 +78,7 @@ class _Slot:
     replica_seconds: float = 0.0
     is_stopped: bool = False
 
-    def send(self, run: TrialRun) -> None:
+    def send(self, run: TrialRequest) -> None:
         """Raises OSError."""
         data = msgspec.json.encode(run) + b"\n"
         while data:
@@ -129,7 +129,7 @@ class TuningSupervisor:
         self._failure: TrainingFailure | None = None
         self._is_over = False
 
-    def run(self) -> TrainingOutcome | TrainingFailure:
+    def run(self) -> TrainingSuccess | TrainingFailure:
         """Run to the end; when this returns, no process is left."""
         Path(self._request.scratch_dir).mkdir(parents=True, exist_ok=True)
         send_heartbeats(self._loop, self._send_report, self._count_replica_seconds)
@@ -146,7 +146,7 @@ class TuningSupervisor:
         self._program.close()
         if self._failure is not None:
             return msgspec.structs.replace(self._failure, replica_seconds=self._replica_seconds)
-        return TrainingOutcome(time.monotonic() - self._started_at, self._replica_seconds)
+        return TrainingSuccess(time.monotonic() - self._started_at, self._replica_seconds)
 
     def _begin_trials(self, program: Program) -> None:
         if self._has_ended:
@@ -156,7 +156,7 @@ class TuningSupervisor:
         self._program = program
         reader = LineReader(_open_pipe(Path(self._settings.orders)))
         self._loop.add_reader(reader.fd, lambda: self._read_orders(reader))
-        self._watch_processes()
+        self._kill_silent_processes()
         self._send_report(TrainingReport(phase=TrainingPhase.RUNNING))
         self._write_note("Job is running.")
 
@@ -182,7 +182,7 @@ class TuningSupervisor:
         slot.trial, slot.is_stopped, slot.heard_at = number, False, time.monotonic()
         self._write_note(f"Trial {number} starts: {' '.join(args)}")
         try:
-            run = self._build_run(slot, args)
+            run = self._build_trial_request(slot, args)
             if slot.process is None:
                 self._start_process(slot)
             slot.send(run)
@@ -209,11 +209,13 @@ class TuningSupervisor:
         finally:
             os.close(reading)
 
-    def _build_run(self, slot: _Slot, args: tuple[str, ...]) -> TrialRun:
+    def _build_trial_request(self, slot: _Slot, args: tuple[str, ...]) -> TrialRequest:
         """Raises ServingError, OSError."""
         request = self._build_request(slot, args)
         everything = (*self._request.args, *args)
-        return TrialRun(request, *self._preparation.builder.make_arguments(everything, request.job_dir))
+        return TrialRequest(
+            request, *self._preparation.builder.prepare_arguments(everything, request.job_dir)
+        )
 
     def _build_request(self, slot: _Slot, args: tuple[str, ...]) -> TrainingRequest:
         """The request of a trial's own run."""
@@ -258,7 +260,7 @@ class TuningSupervisor:
         else:
             self._conclude_trial(slot, report)
 
-    def _watch_processes(self) -> None:
+    def _kill_silent_processes(self) -> None:
         """End those that hang: their trials are lost."""
         silence_seconds = self._settings.silence_seconds
         silent = time.monotonic() - silence_seconds
@@ -266,7 +268,7 @@ class TuningSupervisor:
             if slot.trial and slot.process is not None and slot.heard_at < silent:
                 self._write_note(f"The supervisor of trial {slot.trial} hangs and is ended.", ERROR)
                 slot.process.kill_group()
-        self._loop.call_later(silence_seconds / _WATCHES, self._watch_processes)
+        self._loop.call_later(silence_seconds / _WATCHES, self._kill_silent_processes)
 
     def _handle_process_exit(self, slot: _Slot) -> None:
         slot.process = None
@@ -282,7 +284,7 @@ class TuningSupervisor:
         self._replica_seconds += report.replica_seconds or slot.replica_seconds
         slot.trial, slot.replica_seconds = 0, 0.0
         self._failed_trials += report.final is None and not report.lost
-        self._log.count_trial(report.log_bytes)
+        self._log.add_trial_bytes(report.log_bytes)
         # With the job end the trials that still run, which is no end of their own.
         if not (self._has_ended and report.lost):
             severity = INFO if report.final is not None else ERROR

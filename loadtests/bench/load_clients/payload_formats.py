@@ -87,7 +87,7 @@ def _decode_npy(body: bytes, _: Mapping[str, str]) -> list[float]:
     return flatten_numbers(np.load(io.BytesIO(body), allow_pickle=False).tolist())
 
 
-def _encode_framed(name: str, rows: Rows) -> bytes:
+def _encode_v2_binary(name: str, rows: Rows) -> bytes:
     head = {
         "inputs": [{**_describe_tensor(name, rows), "parameters": {"binary_data_size": rows.nbytes}}],
         "parameters": {"binary_data_output": True},
@@ -95,12 +95,12 @@ def _encode_framed(name: str, rows: Rows) -> bytes:
     return _dump_compact(head) + rows.tobytes()
 
 
-def _headers_of_framed(body: bytes) -> Mapping[str, str]:
+def _build_v2_headers(body: bytes) -> Mapping[str, str]:
     _, length = json.JSONDecoder().raw_decode(body[:4096].decode("latin-1"))
     return {"content-type": "application/octet-stream", _JSON_LENGTH: str(length)}
 
 
-def _decode_framed(body: bytes, headers: Mapping[str, str]) -> list[float]:
+def _decode_v2_binary(body: bytes, headers: Mapping[str, str]) -> list[float]:
     length = int(headers[_JSON_LENGTH])
     (output,) = json.loads(body[:length])["outputs"]
     return _decode_raw(output["datatype"], body[length:])
@@ -170,7 +170,7 @@ PAYLOAD_FORMATS = {
             _decode_predict_response,
         ),
         PayloadFormat("V2 JSON", _INFER, _encode_tensors, _decode_outputs),
-        PayloadFormat("V2 binary", _INFER, _encode_framed, _decode_framed, _headers_of_framed),
+        PayloadFormat("V2 binary", _INFER, _encode_v2_binary, _decode_v2_binary, _build_v2_headers),
         PayloadFormat(
             "V2 gRPC",
             "inference.GRPCInferenceService/ModelInfer",

@@ -38,17 +38,17 @@ class SteadyConnection(LoadConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._wait_until_due()
+        self._schedule_request()
 
     def _send_next(self, now: float) -> None:
         self._due += self._interval
         if now < self._due:
-            self._wait_until_due()
+            self._schedule_request()
         else:
             self._send_request()
             self._sent = self._due
 
-    def _wait_until_due(self) -> None:
+    def _schedule_request(self) -> None:
         asyncio.get_running_loop().call_later(self._due - time.perf_counter(), self._send_request)
 
 

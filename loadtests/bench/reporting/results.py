@@ -53,7 +53,7 @@ class LoadResult:
 
 
 @dataclass(frozen=True)
-class ProcessResult:
+class ServerResult:
     """A server: seconds from its start to its first answer (None if it ran already), memory."""
 
     peer: str
@@ -78,7 +78,7 @@ class MeasurementFailure:
 @dataclass(frozen=True)
 class BenchResults:
     loads: Sequence[LoadResult]
-    processes: Sequence[ProcessResult]
+    processes: Sequence[ServerResult]
     failures: Sequence[MeasurementFailure]
 
     def median_of(self, peer: str, workload: str, conns: int, what: str) -> float | None:
@@ -101,12 +101,12 @@ class BenchResults:
 
 
 def format_row(
-    row: LoadResult | ProcessResult | MeasurementFailure, figures: LoadFigures | None = None
+    row: LoadResult | ServerResult | MeasurementFailure, figures: LoadFigures | None = None
 ) -> str:
     """A row as a line of JSON, a load with all its figures."""
     found = {name: value for name, value in asdict(row).items() if value not in (None, "")}
     match row:
-        case ProcessResult():
+        case ServerResult():
             found |= {"kind": "process", "start_s": row.start_s}
         case MeasurementFailure():
             found["kind"] = "error"
@@ -122,7 +122,7 @@ def format_row(
 def read_results(files: Iterable[Path]) -> BenchResults:
     """The rows of several files. Raises OSError, or ValueError naming an invalid line."""
     loads: list[LoadResult] = []
-    processes: list[ProcessResult] = []
+    processes: list[ServerResult] = []
     failures: list[MeasurementFailure] = []
     for file in files:
         for number, text in enumerate(file.read_text().splitlines(), 1):
@@ -132,7 +132,7 @@ def read_results(files: Iterable[Path]) -> BenchResults:
                 found = json.loads(text)
                 match found.get("kind"):
                     case "process":
-                        processes.append(_from_fields(ProcessResult, found))
+                        processes.append(_from_fields(ServerResult, found))
                     case "error":
                         failures.append(_from_fields(MeasurementFailure, found))
                     case None:

@@ -139,11 +139,11 @@ def list_ratios(found: BenchResults) -> list[RatioDefinition]:
         ),
         RatioDefinition(
             "node, p99 / p50 at 16, of that of bare ASGI with batching",
-            _evenness_ratio(NODE, "asgi-best-batch"),
+            _spread_ratio(NODE, "asgi-best-batch"),
         ),
         RatioDefinition(
             "gateway, p99 / p50 at 16, of that of bare ASGI with batching",
-            _evenness_ratio(GATEWAY, "asgi-best-batch"),
+            _spread_ratio(GATEWAY, "asgi-best-batch"),
         ),
     ]
     return made
@@ -176,7 +176,7 @@ def _latency_difference(one: str, other: str) -> Callable[[BenchResults, str], f
     return value
 
 
-def _evenness_ratio(one: str, other: str) -> Callable[[BenchResults, str], float | None]:
+def _spread_ratio(one: str, other: str) -> Callable[[BenchResults, str], float | None]:
     def spread(found: BenchResults, peer: str, workload: str) -> float | None:
         p99, p50 = (found.median_of(peer, workload, FEW_CONNECTIONS, what) for what in ("p99_us", "p50_us"))
         return p99 / p50 if p99 and p50 else None

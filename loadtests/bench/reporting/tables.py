@@ -83,7 +83,7 @@ def processes_table(found: BenchResults) -> str:
     return format_table(["s to the first answer / MiB", *models], rows) if rows else ""
 
 
-def connection_growth_table(found: BenchResults) -> str:
+def rates_by_connections_table(found: BenchResults) -> str:
     """Requests per second by the number of connections, on the first workload."""
     workload = next(iter(found.list_workloads()), "")
     tried = sorted({one.conns for one in found.loads if one.workload == workload})
@@ -153,7 +153,7 @@ TABLES: Mapping[str, Callable[[BenchResults], str]] = {
     "latencies": latencies_table,
     "evenness": evenness_table,
     "ratios": ratios_table,
-    "growth": connection_growth_table,
+    "growth": rates_by_connections_table,
     "in-front": in_front_table,
     "costs": costs_table,
     "processes": processes_table,

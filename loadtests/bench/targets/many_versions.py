@@ -12,7 +12,7 @@ from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 
 
-def copy_version(state_dir: Path, models: int, versions: int) -> Sequence[VersionName]:
+def replace_with_copies(state_dir: Path, models: int, versions: int) -> Sequence[VersionName]:
     """Put `models` with so many `versions` each in place of the one that there is; returns their names.
 
     They share its files, and are scaled by the server's defaults.

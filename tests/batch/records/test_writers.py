@@ -10,7 +10,7 @@ import pytest
 
 from batch.records import writers
 from batch.records.blocks import EncodedBlock, RejectedRecord, ShardPiece
-from batch.records.writers import PieceWriter, SealedShard, read_sealed, seal_shard, sum_shards
+from batch.records.writers import PieceWriter, SealedShard, read_sealed_shards, seal_shard, sum_shards
 from serving.artifacts.storage import FileStore
 from serving.errors import Internal, InvalidOutputs, NotFound
 
@@ -162,7 +162,7 @@ def test_a_shard_that_is_not_whole(tmp_path: Path) -> None:
         with pytest.raises(Internal, match="Shard 2 is not whole"):
             seal_shard(FileStore(), folder, 2, pieces)
     with pytest.raises(NotFound):
-        read_sealed(FileStore(), folder, 3)
+        read_sealed_shards(FileStore(), folder, 3)
 
     assert seal_shard(FileStore(), folder, 2, [last, first, second]).predictions == 2
 
@@ -194,14 +194,14 @@ def test_seals_are_read_back(tmp_path: Path) -> None:
             tmp_path, encoded(0, b"1\n" * (shard + 1), RejectedRecord(0, f"r{shard}", "")), end(1)
         )
         seal_shard(FileStore(), str(tmp_path), shard, [piece])
-    found = read_sealed(FileStore(), str(tmp_path), 2)
+    found = read_sealed_shards(FileStore(), str(tmp_path), 2)
 
     assert [(one.shard, one.predictions, one.stats) for one in found] == [
         (0, 1, {"r0": 1}),
         (1, 2, {"r1": 1}),
     ]
     with pytest.raises(NotFound):
-        read_sealed(FileStore(), str(tmp_path), 3)
+        read_sealed_shards(FileStore(), str(tmp_path), 3)
 
 
 def test_totals_are_over_all_shards() -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from loadtests.bench.beyond import measure_busiest_share, measure_hand_over
+from loadtests.bench.beyond import measure_hand_over, measure_imbalance
 
 
 def test_connections_spread_over_listeners() -> None:
     """The busiest has at least its even share, and at most all."""
-    assert 1.0 <= measure_busiest_share(2, 16) <= 2.0
-    assert measure_busiest_share(1, 4) == 1.0
+    assert 1.0 <= measure_imbalance(2, 16) <= 2.0
+    assert measure_imbalance(1, 4) == 1.0
 
 
 def test_a_connection_is_handed_over() -> None:

@@ -7,7 +7,14 @@ from statistics import median
 
 import pytest
 
-from loadtests.bench.cluster import ClusterFigures, Plan, Requests, format_costs, format_sum, measure_cluster
+from loadtests.bench.cluster import (
+    ClusterFigures,
+    Plan,
+    RequestTimes,
+    format_costs,
+    format_sum,
+    measure_cluster,
+)
 from loadtests.bench.workloads import BenchFiles
 from tests.conftest import Report
 from tests.postgres import Postgres
@@ -15,7 +22,9 @@ from tests.postgres import Postgres
 
 def test_turns_are_compared_with_themselves() -> None:
     """In the second one the machine was busy with something else."""
-    figures = ClusterFigures(alone=Requests(cpu=[100e-6, 300e-6]), owner=Requests(cpu=[125e-6, 375e-6]))
+    figures = ClusterFigures(
+        alone=RequestTimes(cpu=[100e-6, 300e-6]), owner=RequestTimes(cpu=[125e-6, 375e-6])
+    )
 
     assert format_sum(figures).splitlines()[2:] == [
         "| processor time of a request, a server without others | 200 µs |",
@@ -25,9 +34,9 @@ def test_turns_are_compared_with_themselves() -> None:
 
 
 def test_a_hop_is_what_another_server_adds() -> None:
-    requests = Requests(warm=[1e-3, 2e-3, 3e-3], woken=[0.02])
+    requests = RequestTimes(warm=[1e-3, 2e-3, 3e-3], woken=[0.02])
     figures = ClusterFigures(
-        [0.004] * 50, requests, requests, Requests(warm=[1.5e-3, 2.25e-3, 9e-3], woken=[0.03])
+        [0.004] * 50, requests, requests, RequestTimes(warm=[1.5e-3, 2.25e-3, 9e-3], woken=[0.03])
     )
 
     assert "| one hop | 250 µs |" in format_costs(figures)

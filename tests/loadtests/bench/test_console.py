@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadtests.bench.console import Paints, Watch, format_paints, format_watches
-from loadtests.bench.targets.many_versions import copy_version
+from loadtests.bench.targets.many_versions import replace_with_copies
 from serving.gateway.state.store import SqliteStore
 from tests.many_versions import deploy
 
@@ -43,7 +43,7 @@ def test_copies_take_the_place_of_their_source(tmp_path: Path) -> None:
     """The first has its uid, by which its folder is kept."""
     deploy(tmp_path / "state", 1, 1)
 
-    names = copy_version(tmp_path / "state", 2, 3)
+    names = replace_with_copies(tmp_path / "state", 2, 3)
 
     store = SqliteStore(tmp_path / "state" / "state.db")
     state = store.load()

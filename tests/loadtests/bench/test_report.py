@@ -11,7 +11,7 @@ from loadtests.bench.reporting.results import (
     BenchResults,
     LoadResult,
     MeasurementFailure,
-    ProcessResult,
+    ServerResult,
     format_row,
 )
 
@@ -29,7 +29,7 @@ RESULTS = BenchResults(
         LoadResult("asgi-best-batch", "iris", "W1", 16, 20000, 800, 3200),
         LoadResult("node", "tf-img", "W6", 16, 300, 50000, 60000),
     ],
-    [ProcessResult("node", "iris", 1.25, 210, 190, 1), ProcessResult("mine", "iris", None, 100, 90, 1)],
+    [ServerResult("node", "iris", 1.25, 210, 190, 1), ServerResult("mine", "iris", None, 100, 90, 1)],
     [],
 )
 

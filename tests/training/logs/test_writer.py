@@ -86,7 +86,7 @@ def test_logs_of_the_first_trials_go_where_nothing_else_can(tmp_path: Path) -> N
         trial = JobLogWriter(tmp_path, 1, 1 << 20, trial=str(number))
         trial.write("master-replica-0", [("INFO", LINE)])
         trial.close()
-        job.count_trial(trial.size)
+        job.add_trial_bytes(trial.size)
 
     assert {segment.trial for segment in list_segments(tmp_path)} == {0, 5, 6}
 

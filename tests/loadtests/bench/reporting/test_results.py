@@ -8,7 +8,7 @@ from loadtests.bench.reporting.results import (
     LoadFigures,
     LoadResult,
     MeasurementFailure,
-    ProcessResult,
+    ServerResult,
     format_row,
     read_results,
 )
@@ -19,8 +19,8 @@ FIGURES = LoadFigures(200, 2.0, 100.0, 10.0, 20.0, 30.0, 40.0, 12.0, {"err_statu
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     """A load with its errors, a process, a server that ran already, and a failure come back."""
     load = LoadResult("node", "iris", "W1", 64, 100.0, 10.0, 30.0, 1, 200, 3, "body 0", 50.0, 40.0)
-    process = ProcessResult("node", "iris", 1.5, 200.0, 180.0, 1, 1)
-    known = ProcessResult("mine", "iris", None, 0.0, 0.0, 1)
+    process = ServerResult("node", "iris", 1.5, 200.0, 180.0, 1, 1)
+    known = ServerResult("mine", "iris", None, 0.0, 0.0, 1)
     failure = MeasurementFailure("mine", "iris", "no answer")
     file = tmp_path / "results.jsonl"
     file.write_text(

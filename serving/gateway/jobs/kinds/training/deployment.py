@@ -21,7 +21,7 @@ _MAX_NAMES = 10
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A `training.deployable_models.DiscoveryResult`, whose module loads a storage client."""
+    """A `training.deployable_models.ModelSearchResult`, whose module loads a storage client."""
 
     models: tuple[str, ...] = ()
     message: str = ""

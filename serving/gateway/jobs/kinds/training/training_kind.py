@@ -75,10 +75,10 @@ from training.messages import (
     ReplicaEvent,
     ReplicaReport,
     TrainingFailure,
-    TrainingOutcome,
     TrainingPhase,
     TrainingReport,
     TrainingRequest,
+    TrainingSuccess,
     TrialReport,
     TrialSettings,
 )
@@ -136,7 +136,7 @@ class TrainingAttempt:
         except msgspec.DecodeError:
             return None
         match report:
-            case TrainingReport(done=TrainingOutcome() as done):
+            case TrainingReport(done=TrainingSuccess() as done):
                 return SucceededAttempt(self._build_final_output(done.replica_seconds))
             case TrainingReport(failed=TrainingFailure() as failed):
                 return FailedAttempt(failed.message, self._add_seconds(failed.replica_seconds))

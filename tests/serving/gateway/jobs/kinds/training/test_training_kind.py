@@ -29,10 +29,10 @@ from training.messages import (
     ReplicaReport,
     ReplicaRole,
     TrainingFailure,
-    TrainingOutcome,
     TrainingPhase,
     TrainingReport,
     TrainingRequest,
+    TrainingSuccess,
 )
 from tuning.messages import SuggestionAnswer
 
@@ -206,7 +206,7 @@ def test_reports_of_a_supervisor(tmp_path: Path) -> None:
     outputs = [attempt.output]
     report(heartbeat=Heartbeat(replica_seconds=3600))
     assert [*outputs, attempt.output] == [None, TrainingOutput(consumed_ml_units=2.0)]
-    done = report(done=TrainingOutcome(seconds=1800, replica_seconds=7200))
+    done = report(done=TrainingSuccess(seconds=1800, replica_seconds=7200))
     failed = report(failed=TrainingFailure("ABORTED", "It broke.", replica_seconds=1800))
     assert isinstance(done, SucceededAttempt)
     assert isinstance(failed, FailedAttempt)
@@ -241,7 +241,7 @@ def test_the_model_of_a_built_in_algorithm(tmp_path: Path, args: list[str], fram
     record = make_record(msgspec.structs.replace(job, training_output=kind.build_first_output(job)))
     attempt = kind.create_attempt(record, None, Path("/jobs"))
 
-    done = attempt.read_report(msgspec.json.encode(TrainingReport(done=TrainingOutcome(1.0, 1.0))), 0.0)
+    done = attempt.read_report(msgspec.json.encode(TrainingReport(done=TrainingSuccess(1.0, 1.0))), 0.0)
 
     assert isinstance(done, SucceededAttempt)
     assert isinstance(done.output, TrainingOutput)

@@ -173,7 +173,7 @@ class Activator:
         version = self._versions.get(spec.key)
         if version is None or version.waiting:
             return None
-        node = _least_loaded(version)
+        node = _pick_node(version)
         if node is None:
             return None
         now = self.clock()
@@ -245,7 +245,7 @@ class Activator:
         try:
             self._check_queue_limits(version, size)
             if not version.ready:
-                self._request_start(spec, deadline)
+                self._wake_version(spec, deadline)
             return await self._wait_in_queue(version, spec, size, deadline)
         except NodeError as error:
             if self._waker is not None:
@@ -282,13 +282,13 @@ class Activator:
 
     def grant_slots(self, version: _VersionQueue) -> None:
         """Give free slots of ready nodes to waiting requests, the oldest first."""
-        while version.waiting and (node := _least_loaded(version)) is not None:
+        while version.waiting and (node := _pick_node(version)) is not None:
             waiter = self._pop_waiter(version)
             if not waiter.granted.done():
                 waiter.slot = node.acquire_slot()
                 waiter.granted.set_result(node)
 
-    def _request_start(self, spec: NodeSpec, deadline: WaitDeadline) -> None:
+    def _wake_version(self, spec: NodeSpec, deadline: WaitDeadline) -> None:
         """Have a node started; raises TooLateError if that would take longer than the request can wait."""
         if self._waker is None:
             raise TooLateError("The server is starting or stopping.", retry_after=1)
@@ -317,7 +317,7 @@ class Activator:
             self.grant_slots(version)
 
 
-def _least_loaded(version: _VersionQueue) -> Node | None:
+def _pick_node(version: _VersionQueue) -> Node | None:
     """The ready node with the fewest requests, if it has a free slot."""
     ready = version.ready
     if not ready:

@@ -83,14 +83,14 @@ async def run_child(
         reader = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe = os.fdopen(output, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        async with bound_to_block(RunningChild(process, reader, grace_seconds), transport) as child:
+        async with end_child_with_block(RunningChild(process, reader, grace_seconds), transport) as child:
             yield child
     finally:
         os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
 
 
 @contextlib.asynccontextmanager
-async def bound_to_block(
+async def end_child_with_block(
     child: RunningChild, transport: asyncio.BaseTransport
 ) -> AsyncGenerator[RunningChild]:
     """End a child with the block, as `run_child` says; `transport` is that of its output."""

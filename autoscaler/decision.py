@@ -102,7 +102,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a version wants and has, for `allocate`.
+    """What a version wants and has, for `allocate_nodes`.
 
     `nodes` are there or starting; nodes on their way out count no more. `memory` is what one more node
     takes, in bytes, reserve included, and `releases` what one gives back when it ends (None: as much).
@@ -160,7 +160,7 @@ def decide_node_count(
 
     nodes, reason = enough, ""
     if enough < max(observation.nodes, state.panic_nodes):
-        nodes, reason = _held_by_delay(spec, observation, state, enough)
+        nodes, reason = _limit_shrinking(spec, observation, state, enough)
     if nodes > max(observation.nodes, spec.min_nodes) and _is_idle(observation):
         nodes, reason = _without_growth(spec, observation)
     if nodes > _max_nodes(spec):
@@ -270,7 +270,9 @@ def _recent_maxima(
 # ---- awake: the decision
 
 
-def _held_by_delay(spec: ScalingSpec, seen: Observation, state: ScalingState, enough: int) -> tuple[int, str]:
+def _limit_shrinking(
+    spec: ScalingSpec, seen: Observation, state: ScalingState, enough: int
+) -> tuple[int, str]:
     """How many nodes to keep when `enough` would do, and why; "" when `enough` is right."""
     nodes, most = seen.nodes, state.wanted[0][1]
     if state.panic_since is not None:

@@ -75,10 +75,8 @@ def die_with_lifeline(lifeline: int) -> None:
     On Linux the kernel does it: neither a thread that holds the interpreter lock nor a stopped process can
     prevent it. It replaces `die_with_parent`, whose signal may come sooner and does not reach the group.
     """
-    if not (AVAILABLE and _kill_group_on_close(lifeline)):
-        threading.Thread(
-            target=_kill_group_when_closed, args=(lifeline,), name="lifeline", daemon=True
-        ).start()
+    if not (AVAILABLE and _register_kernel_kill(lifeline)):
+        threading.Thread(target=_wait_and_kill_group, args=(lifeline,), name="lifeline", daemon=True).start()
         return
     poll = select.poll()
     poll.register(lifeline, 0)
@@ -87,7 +85,7 @@ def die_with_lifeline(lifeline: int) -> None:
     outlive_parent()
 
 
-def _kill_group_on_close(fd: int) -> bool:
+def _register_kernel_kill(fd: int) -> bool:
     """Have the kernel kill our process group when a descriptor has an event; returns whether it can."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
@@ -98,7 +96,7 @@ def _kill_group_on_close(fd: int) -> bool:
     return True
 
 
-def _kill_group_when_closed(lifeline: int) -> None:
+def _wait_and_kill_group(lifeline: int) -> None:
     with contextlib.suppress(OSError):
         os.read(lifeline, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)

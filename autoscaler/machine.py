@@ -70,7 +70,7 @@ def cpu_seconds(pid: int) -> float:
     return seconds
 
 
-def run_queue_seconds(pid: int) -> float:
+def main_thread_run_delay(pid: int) -> float:
     """How long the main thread of a process has been ready to run without a processor, since its start.
 
     0 where the kernel does not count that.
@@ -79,7 +79,7 @@ def run_queue_seconds(pid: int) -> float:
     return int(numbers[1]) / 1e9 if len(numbers) > 1 else 0.0
 
 
-def waiting_seconds(pid: int) -> float:
+def all_threads_run_delay(pid: int) -> float:
     """How long all threads of a process have been ready to run without a processor, since each one's start.
 
     0 where the kernel does not count that, or the process has ended.
@@ -92,7 +92,7 @@ def waiting_seconds(pid: int) -> float:
     return waited / 1e9
 
 
-def resident_memory(pid: int) -> int | None:
+def anonymous_memory(pid: int) -> int | None:
     """Bytes of memory of a process without those of files; at least its own pages.
 
     Unlike `measure_memory` it takes microseconds. None when it cannot be known.

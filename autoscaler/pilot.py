@@ -72,7 +72,7 @@ def main(argument: str) -> int:
     gc.collect()
     gc.freeze()
     gc.enable()
-    if not _can_fork(link):
+    if not _check_single_thread(link):
         return 1
     # The intermediate processes of forks need not be reaped.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -83,14 +83,14 @@ def main(argument: str) -> int:
 def _serve_forks(link: socket.socket, setup: PilotSetup) -> int:
     """Keep one spare until the server closes the socket."""
     while not _is_closed(link):
-        if not _can_fork(link):
+        if not _check_single_thread(link):
             return 1
         try:
             _fork_and_await_use(link, setup)
         except OSError as error:  # a new pilot would import everything again
             _send_message(link, {"short": error.errno})
             time.sleep(_FORK_PAUSE)
-        _is_readable(link, _FORK_PAUSE)
+        _wait_until_readable(link, _FORK_PAUSE)
     return 0
 
 
@@ -108,7 +108,7 @@ def _fork_and_await_use(link: socket.socket, setup: PilotSetup) -> None:
     os.close(unused)
 
 
-def _can_fork(link: socket.socket) -> bool:
+def _check_single_thread(link: socket.socket) -> bool:
     """Whether there is one thread only: a fork would lose other threads, and keep their locks."""
     threads = linux.thread_names()
     if len(threads) > 1:
@@ -118,7 +118,7 @@ def _can_fork(link: socket.socket) -> bool:
     return len(threads) == 1
 
 
-def _is_readable(link: socket.socket, seconds: float) -> bool:
+def _wait_until_readable(link: socket.socket, seconds: float) -> bool:
     """Whether data comes within that time. `select` would take no descriptor above 1023."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
@@ -202,7 +202,7 @@ def _warm_up(link: socket.socket, rehearsal: str) -> None:
     module, _, function = rehearsal.partition(":")
     try:
         steps = getattr(importlib.import_module(module), function)()
-        while not _is_readable(link, 0) and next(steps, steps) is not steps:
+        while not _wait_until_readable(link, 0) and next(steps, steps) is not steps:
             pass
     except Exception as error:
         print(f"The spare's warm-up failed: {type(error).__name__}: {error}", file=sys.stderr)

@@ -217,7 +217,7 @@ def spawn_child(
         raise
 
 
-def describe_shortage(code: int | None, line: str) -> str:
+def describe_thread_shortage(code: int | None, line: str) -> str:
     """How a process ended that could start no thread and wrote this line about it."""
     how = f"died of signal {_signal_name(-code)}" if code is not None and code < 0 else "ended"
     return f"{how}: the machine has no further thread for it. It wrote: {line[:_LINE_CHARACTERS]}"

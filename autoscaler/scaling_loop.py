@@ -111,9 +111,9 @@ class Autoscaler:
             self._versions[spec.key] = scaler
         scaler.spec, scaler.scaling = spec, scaling
         if scaler.floor or self._pool.nodes(spec.key):
-            self._activate(spec.key)
+            self._mark_awake(spec.key)
 
-    async def forget_version(self, key: str) -> None:
+    async def stop_version(self, key: str) -> None:
         """Drain a version's nodes; requests that wait for one fail, requests inside nodes finish."""
         self._activator.retire_version(key)
         scaler = self._versions.pop(key, None)
@@ -126,7 +126,7 @@ class Autoscaler:
         for node in nodes:
             await node.gone.wait()
 
-    def recently_active(self) -> set[str]:
+    def pop_recently_active(self) -> set[str]:
         """The versions that may have been used since the last call: all others slept."""
         found, self._recently_active = self._recently_active, set(self._awake)
         return found
@@ -152,7 +152,7 @@ class Autoscaler:
         failures, nodes = scaler.failures, _live_nodes(self._pool.nodes(spec.key))
         if failures.permanent and failures.is_blocked(now) and not nodes:
             raise StartFailedError(failures.reason, failures.retry_delay(now))
-        self._activate(spec.key)
+        self._mark_awake(spec.key)
         scaler.wake_requested = True  # even if the request is refused at once: the next one comes
         if spec.key in self._scaling:
             self._postponed.add(spec.key)
@@ -205,10 +205,10 @@ class Autoscaler:
         """Start the background loop that decides for every awake version once a tick."""
         self._last_tick_at = self._clock() - self._tick  # the first round is now
         return self._supervisor.start_loop(
-            "autoscaler", self._next_tick, self._reconcile_awake, within=_TICK_DEADLINE
+            "autoscaler", self._wait_for_tick, self._reconcile_awake, within=_TICK_DEADLINE
         )
 
-    async def _next_tick(self) -> None:
+    async def _wait_for_tick(self) -> None:
         await asyncio.sleep(max(0.0, self._tick - (self._clock() - self._last_tick_at)))
         if not self._awake:
             self._activity.clear()
@@ -257,9 +257,9 @@ class Autoscaler:
         if all(demand.wanted <= demand.nodes for demand in demands):
             return {demand.key: Grant(nodes=demand.wanted) for demand in demands}
         others = [self._demand_of(self._versions[key], None) for key in self._awake if key not in decisions]
-        return allocate_nodes([*demands, *others], self._free_capacity([*demands, *others]))
+        return allocate_nodes([*demands, *others], self._compute_capacity([*demands, *others]))
 
-    def measure_memory(self) -> MemoryDemand:
+    def sum_memory_demand(self) -> MemoryDemand:
         """What nodes need and want of the memory that they may have."""
         needed = missing = taken = 0
         for key in self._awake:
@@ -269,7 +269,7 @@ class Autoscaler:
             needed += per_node * (demand.nodes if demand.busy else min(demand.nodes, demand.floor))
             missing += demand.memory * scaler.missing_nodes
             taken += per_node * demand.nodes
-        total = self._pool.free_memory() + taken
+        total = self._pool.available_memory() + taken
         return MemoryDemand(needed, missing, min(total, self._memory_bytes) if self._memory_bytes else total)
 
     def _demand_of(self, scaler: VersionScaler, wanted: int | None) -> Demand:
@@ -290,7 +290,7 @@ class Autoscaler:
             idle_since=scaler.idle_since(nodes),
         )
 
-    def _free_capacity(self, demands: Iterable[Demand]) -> Capacity:
+    def _compute_capacity(self, demands: Iterable[Demand]) -> Capacity:
         """Free memory, less what nodes that are loading, or about to start, will take of it."""
         taken = loading = returning = 0
         for demand in demands:
@@ -301,7 +301,7 @@ class Autoscaler:
             taken += needs * (len(nodes) + coming)
             loading += needs * (sum(node.state is NodeState.STARTING for node in nodes) + coming)
             returning += needs * (sum(node.state is NodeState.DRAINING for node in nodes) + going)
-        free = self._pool.free_memory() - loading
+        free = self._pool.available_memory() - loading
         if self._memory_bytes:
             free = min(free, self._memory_bytes - taken)
         return Capacity(free=max(0, free), returning=returning)
@@ -321,12 +321,12 @@ class Autoscaler:
         if grant.nodes != present:
             self._scale_pool(scaler, grant.nodes)
         elif scaler.floor or scaler.meter.level or self._pool.nodes(key):
-            self._activate(key)
+            self._mark_awake(key)
         else:
             self._awake.pop(key, None)
 
     def _scale_pool(self, scaler: VersionScaler, count: int) -> None:
-        self._activate(scaler.spec.key)
+        self._mark_awake(scaler.spec.key)
         key = scaler.spec.key
 
         async def scale_pool() -> None:
@@ -362,7 +362,7 @@ class Autoscaler:
         self._scaling[key] = task
         task.add_done_callback(on_scaled)
 
-    def _activate(self, key: str) -> None:
+    def _mark_awake(self, key: str) -> None:
         """Include a version in every tick from now on."""
         self._awake[key] = None
         self._recently_active.add(key)

@@ -224,7 +224,7 @@ class VersionScaler:
         return self._ended_seconds + sum(now - node.asked_at for node in nodes)
 
     @property
-    def idle_seconds(self) -> float:
+    def idle_node_seconds(self) -> float:
         """The part of the node-seconds in which ready nodes had no request, as seen at each round."""
         return self._idle_seconds
 

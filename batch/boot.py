@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _end_with_parent()
     info = _fetch_provision_info(given.provision_endpoint, given.id)
     environment = _build_environment(given, info)
-    if trouble := _introduce_worker(_list_experiments(environment["PIPELINE_OPTIONS"])):
+    if trouble := _register_worker(_list_experiments(environment["PIPELINE_OPTIONS"])):
         sys.stderr.write(f"{trouble}\n")
         sys.exit(_EXIT_TROUBLE)
     from apache_beam.runners.worker import sdk_worker_main  # noqa: PLC0415  seconds
@@ -132,7 +132,7 @@ def _list_experiments(options: str) -> Sequence[str]:
     return [str(one) for one in found]
 
 
-def _introduce_worker(experiments: Sequence[str]) -> str:
+def _register_worker(experiments: Sequence[str]) -> str:
     """Write a sign of this worker; returns why it cannot work, "" if it can."""
     told = [dict(parse_qsl(one.removeprefix(_EXPERIMENT))) for one in experiments if _EXPERIMENT in one]
     if not told:

@@ -60,7 +60,7 @@ def run_request(request: JobRequest, send_report: SendReport) -> None:
         if request.clean:
             if request.runner != EMBEDDED:
                 _cancel_attempts(request)
-            output.clean()
+            output.delete_job_files()
             send_report(JobReport(done=JobOutcome(0, 0, 0.0, 0.0)))
             return
         try:
@@ -71,7 +71,7 @@ def run_request(request: JobRequest, send_report: SendReport) -> None:
             )
             if failed.status == Unavailable.status:
                 raise
-            _report_failure(failed, output, send_report)
+            _clean_and_report(failed, output, send_report)
 
 
 class WorkerCounts(NamedTuple):
@@ -106,7 +106,7 @@ class JobAttempt:
         # Also for those that may join. So what is cut does not follow from what this machine has.
         shards = input_shards.plan_shards(items, workers.most, request.data_format)
         counts = {"file": len(items), "shard": len(shards), "worker": workers.first}
-        logger.info(", ".join(input_shards.count_noun(count, noun) for noun, count in counts.items()))
+        logger.info(", ".join(input_shards.format_quantity(count, noun) for noun, count in counts.items()))
         folder = self._output.open_work_folder(_digest_plan(request, shards))
         size = sum(item.size for item in items)
         timing = self._run_pipeline(shards, folder, size, workers, limit)
@@ -150,7 +150,7 @@ class JobAttempt:
             data_format=request.data_format,
             output_format=request.output_format,
             model=SharedModel(
-                _reachable_model(request.model, here=is_here),
+                _adapt_model(request.model, here=is_here),
                 request.cache_dir if is_here else "",
                 request.cache_bytes,
                 self._files.folders,
@@ -168,7 +168,7 @@ class JobAttempt:
             plan.queue.fill(plan.shards)
         sealed = SealedProgress(self._files, folder, shards)
         context = pipeline.RunContext(
-            limit, size, self._report_counts, self._report_trouble, self._abandon_job, sealed.read_counts
+            limit, size, self._report_counts, self._report_trouble, self._end_stuck_job, sealed.read_counts
         )
         self._send_report(JobReport(phase=JobPhase.RUNNING))
         if remote_runner is None:
@@ -225,12 +225,12 @@ class JobAttempt:
         logger.warning("%s", trouble or "The job goes on.")
         self._send_report(JobReport(trouble=trouble))
 
-    def _abandon_job(self, failed: FailureStatus) -> NoReturn:
+    def _end_stuck_job(self, failed: FailureStatus) -> NoReturn:
         """End the process although workers are in the middle of a call, which cannot be interrupted."""
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        _report_failure(failed, self._output, self._send_report)
+        _clean_and_report(failed, self._output, self._send_report)
         os._exit(0)
 
 
@@ -306,7 +306,7 @@ def _cancel_attempts(request: JobRequest) -> None:
         logger.debug("no engine: %s", error)
 
 
-def _reachable_model(model: ModelSource, *, here: bool) -> ModelSource:
+def _adapt_model(model: ModelSource, *, here: bool) -> ModelSource:
     """The model as workers find it: other machines do not have the folders of this one.
 
     Raises InvalidArgument if they cannot compute it.
@@ -316,10 +316,10 @@ def _reachable_model(model: ModelSource, *, here: bool) -> ModelSource:
             f"The model is computed by {model.interpreter}, which workers on other machines do not have: run "
             "the job with the runner FnApiRunner."
         )
-    return msgspec.structs.replace(model, uri="") if here and model.model_dir else _without_folders(model)
+    return msgspec.structs.replace(model, uri="") if here and model.model_dir else _drop_local_folders(model)
 
 
-def _without_folders(model: ModelSource) -> ModelSource:
+def _drop_local_folders(model: ModelSource) -> ModelSource:
     return msgspec.structs.replace(model, model_dir="", packages=())
 
 
@@ -328,9 +328,9 @@ def _format_most_frequent(stats: Mapping[str, int]) -> str:
     return "Most frequent: " + "; ".join(named) if named else ""
 
 
-def _report_failure(failed: FailureStatus, output: OutputFolder, send_report: SendReport) -> None:
+def _clean_and_report(failed: FailureStatus, output: OutputFolder, send_report: SendReport) -> None:
     try:
-        output.clean()
+        output.delete_job_files()
     except (ServingError, OSError) as error:
         # An error of cleaning must not hide why the job failed.
         logger.warning("temporary files may be left: %s", error)

@@ -130,7 +130,7 @@ class OutputFolder:
         self._write_claim(_Stage.ENDED, said)
         self._files.delete_folder(self._folder)
 
-    def clean(self) -> None:
+    def delete_job_files(self) -> None:
         """Delete everything of this job, and nothing of others."""
         claim = self._read_claim()
         if claim is None:

@@ -203,7 +203,7 @@ def _answer(error: str) -> Any:
     return beam_fn_api_pb2.StartWorkerResponse(error=error)
 
 
-def serve(host: str, port: int, pool: WorkerPool) -> tuple[Any, int]:
+def start_server(host: str, port: int, pool: WorkerPool) -> tuple[Any, int]:
     """A started gRPC server, and its port. Raises RuntimeError if it cannot listen."""
     # Without this option a second pool would share the port, and each would get some of the calls.
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=[("grpc.so_reuseport", 0)])
@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pool = WorkerPool(given.max_workers, token=token)
     try:
-        server, port = serve(given.host, given.port, pool)
+        server, port = start_server(given.host, given.port, pool)
     except RuntimeError:
         parser.exit(1, f"The pool cannot listen on {given.host}:{given.port}: is the port taken?\n")
     ended = threading.Event()

@@ -207,7 +207,7 @@ def compute_crc32(file: Path) -> int:
 def describe_libraries() -> str:
     """The libraries that records depend on with their versions, and a digest of our code."""
     found = [f"python={platform.python_version()}"]
-    for name in ("pilotlight", "numpy", "scipy", *_list_distributions()):
+    for name in ("pilotlight", "numpy", "scipy", *_list_framework_distributions()):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name}={importlib.metadata.version(name)}")
     return " ".join((*found, f"code={_digest_code():08x}"))
@@ -222,7 +222,7 @@ def _digest_code() -> int:
     return found
 
 
-def _list_distributions() -> Iterator[str]:
+def _list_framework_distributions() -> Iterator[str]:
     """Those that compute models."""
     for framework in load_frameworks().values():
         yield from framework.distributions[:1]

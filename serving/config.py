@@ -681,7 +681,7 @@ def load_config(kind: type[T], given: Mapping[str, Any], file: Path | None = Non
 
     Raises InvalidArgument naming the setting, its source and the allowed values.
     """
-    return load_settings(kind, given, file).values
+    return load_sourced_settings(kind, given, file).values
 
 
 @dataclass(frozen=True, slots=True)
@@ -692,7 +692,9 @@ class LoadedSettings(Generic[T]):
     sources: Mapping[str, str]
 
 
-def load_settings(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> LoadedSettings[T]:
+def load_sourced_settings(
+    kind: type[T], given: Mapping[str, Any], file: Path | None = None
+) -> LoadedSettings[T]:
     """As `load_config`, with the sources."""
     chosen = _collect_chosen(kind, given, file)
     sources = {name: source for name, (source, _) in chosen.items()}
@@ -736,7 +738,7 @@ def _build_checked(kind: type[T], values: Mapping[str, tuple[str, Any]]) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(
         **{
-            name: _check_value(fields[name], hints[name], value, source)
+            name: _parse_setting(fields[name], hints[name], value, source)
             for name, (source, value) in values.items()
         }
     )
@@ -822,7 +824,7 @@ def _read_file(kind: type[Any], file: Path | None) -> dict[str, Any]:
     return content
 
 
-def _check_value(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
+def _parse_setting(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
     converted = _convert_value(hint, _restore_choice(value, field.metadata["choices"]), source)
     if isinstance(converted, float) and not math.isfinite(converted):
         raise InvalidArgument(f"{source} must be a finite number; it is {converted}.")

@@ -63,7 +63,7 @@ class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes: int = DEFAULT_ANSWER_BYTES
     concurrency: int = 1
 
-    def run_command(self, name: str, model_dir: Path) -> list[str]:
+    def build_run_command(self, name: str, model_dir: Path) -> list[str]:
         """Runs it in the foreground, published on loopback at a port that the engine picks."""
         command = [self.engine, "run", "--rm", "--name", name, "--pull", "never"]
         command += ["--publish", f"127.0.0.1::{self.port}", "--security-opt", "no-new-privileges"]
@@ -173,7 +173,7 @@ def find_engine(setting: str) -> str:
     return str(Path(found).absolute())
 
 
-def require_engine(engine: str, version: Version) -> None:
+def check_engine(engine: str, version: Version) -> None:
     """Raises FailedPrecondition for a version with a container if no engine is set."""
     if version.container is not None and not engine:
         raise field_error(FailedPrecondition, "version.container", NO_ENGINE)

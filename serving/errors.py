@@ -17,7 +17,7 @@
     └── ModelError  (the contract's categories: `CATEGORY: DETAIL (Error code: N)`)
         ├── LoadFailed       0   400   ├── InvalidInputs    1   400
         ├── ModelFailed      2   500   ├── InvalidOutputs   3   500
-        └── UserCodeFailed   4   400
+        └── InvalidUserCode   4   400
 
 An error carries its google.rpc code by name; only `http_status` knows HTTP.
 Source: sections 2.3 and 3.3 of the AI Platform contract, google/rpc/code.proto.
@@ -66,7 +66,7 @@ _HTTP_STATUS = {
 _MAX_MESSAGE, _MAX_DETAIL = 10_000, 9_000
 
 
-def make_sendable(text: str, longest: int = _MAX_MESSAGE) -> str:
+def sanitize_text(text: str, longest: int = _MAX_MESSAGE) -> str:
     """A text that can be sent and stored: valid UTF-8, cut at `longest`. User code may raise any text."""
     if len(text) > longest:
         text = f"{text[:longest]} ... ({len(text) - longest} more characters)"
@@ -94,7 +94,7 @@ class ServingError(Exception):
 
     def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message = make_sendable(message)
+        self.message = sanitize_text(message)
         self.field = field
         self.retry_after = retry_after
 
@@ -230,7 +230,7 @@ class ModelError(ServingError):
     number: ClassVar[int]
 
     def __init__(self, detail: str, *, field: str = "", retry_after: float | None = None) -> None:
-        self.detail = make_sendable(detail, _MAX_DETAIL)
+        self.detail = sanitize_text(detail, _MAX_DETAIL)
         super().__init__(
             f"{self.category}: {self.detail} (Error code: {self.number})",
             field=field,
@@ -268,7 +268,7 @@ class InvalidOutputs(ModelError):
     number = 3
 
 
-class UserCodeFailed(ModelError):
+class InvalidUserCode(ModelError):
     """The custom class cannot be found or lacks a method."""
 
     status = "INVALID_ARGUMENT"

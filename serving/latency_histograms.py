@@ -62,7 +62,7 @@ class LatencyHistograms:
         if seconds > 0:
             cells[first + _SUM] += int(seconds * 1e9)
 
-    def record_all(self, phase: int, seconds: Sequence[float]) -> None:
+    def record_many(self, phase: int, seconds: Sequence[float]) -> None:
         """Count several requests, at least one."""
         cells, first = self.cells, phase * _WIDTH
         least, most = bisect_left(BOUNDS, min(seconds)), bisect_left(BOUNDS, max(seconds))

@@ -54,7 +54,7 @@ class ModelSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     of custom routines are only a form for what may be anything. `example` is an instance of an AI Platform
     request that was answered, `answer` its prediction; both None where none could be made. Where a signature
     takes a fixed number of rows, the request had that many of it. `bare`: an output that is the only one of
-    its signature is answered without its name; see `for_ai_platform`. `method` is what of an
+    its signature is answered without its name; see `with_bare_answers`. `method` is what of an
     estimator answers, "" for models without such; `methods` are the others that can be asked for, each with
     what it answers.
     """
@@ -70,7 +70,7 @@ class ModelSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     methods: tuple[TensorSpec, ...] = ()
 
 
-def for_ai_platform(schema: ModelSchema, *, bare: bool) -> ModelSchema:
+def with_bare_answers(schema: ModelSchema, *, bare: bool) -> ModelSchema:
     """The schema for AI Platform's clients; `bare`: a named output that is the only one has no name there."""
     if not bare or not find_by_platform(schema.platform).takes_named_tensors:
         return schema

@@ -459,7 +459,7 @@ def resource_from_json(kind: type[T], value: Any, *, where: str = "") -> T:
             f"Invalid JSON payload received. Expected an object for {where or kind.__name__}."
         )
     try:
-        return msgspec.convert(_normalise_struct(kind, value, where), kind, strict=False)
+        return msgspec.convert(_normalize_struct(kind, value, where), kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"Invalid value in the JSON payload: {error}") from error
 
@@ -495,7 +495,7 @@ def to_camel_case(name: str) -> str:
     return _SNAKE.sub(lambda match: match[1].upper(), name)
 
 
-def _normalise_struct(kind: type[msgspec.Struct], value: dict[str, Any], where: str) -> dict[str, Any]:
+def _normalize_struct(kind: type[msgspec.Struct], value: dict[str, Any], where: str) -> dict[str, Any]:
     """Known names in camelCase, nulls dropped, nested resources likewise; anything unknown is refused."""
     known = _wire_fields(kind)
     normal: dict[str, Any] = {}
@@ -507,11 +507,11 @@ def _normalise_struct(kind: type[msgspec.Struct], value: dict[str, Any], where: 
                 f'Invalid JSON payload received. Unknown name "{key}"{place}: Cannot find field.'
             )
         if entry is not None:
-            normal[name] = _normalise_field(known[name], entry, f"{where}.{name}" if where else name)
+            normal[name] = _normalize_field(known[name], entry, f"{where}.{name}" if where else name)
     return normal
 
 
-def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
+def _normalize_field(kind: Any, entry: Any, where: str) -> Any:
     if kind is NumberText:
         return _number_to_text(entry)
     if kind == tuple[NumberText, ...] and isinstance(entry, list):
@@ -523,10 +523,10 @@ def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
         return entry
     if isinstance(entry, list):
         return [
-            _normalise_struct(nested, item, f"{where}[{index}]") if isinstance(item, dict) else item
+            _normalize_struct(nested, item, f"{where}[{index}]") if isinstance(item, dict) else item
             for index, item in enumerate(entry)
         ]
-    return _normalise_struct(nested, entry, where) if isinstance(entry, dict) else entry
+    return _normalize_struct(nested, entry, where) if isinstance(entry, dict) else entry
 
 
 def _number_to_text(entry: Any) -> Any:

@@ -1,7 +1,7 @@
 """Finds what can be deployed below the folder of a job.
 
-`python -m training.deployable_models` gets a ModelSearchRequest on stdin, and writes one ModelSearchResult: the
-server itself reads no storage.
+`python -m training.deployable_models` gets a ModelSearchRequest on stdin, and writes one ModelSearchResult:
+the server itself reads no storage.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ProgramBuilder:
         request = self._request
         archives = self._fetch_archives()
         digest = self._digest(archives)
-        self._cache.build(
+        self._cache.build_if_absent(
             digest,
             lambda work: package_cache.build_entry(
                 archives, work, request.interpreter, request.install_seconds, request.runtime_version

@@ -57,7 +57,7 @@ class OwnerDemand(NamedTuple):
     servers: int
 
 
-def count_room(processors: int) -> int:
+def count_nodes_per_server(processors: int) -> int:
     """The nodes of one version that a server has room for: half, or a few of these would fill it unevenly."""
     return max(1, processors // 2)
 

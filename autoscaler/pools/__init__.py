@@ -247,7 +247,7 @@ class NodePool(Protocol):
 
     # ---- pilots; a pool without them has none to list, and nothing to wait for
 
-    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+    def set_wanted_pilots(self, specs: Collection[PilotSpec]) -> None:
         """Set which pilots versions may need."""
 
     def can_fork(self, spec: NodeSpec) -> bool:
@@ -272,7 +272,7 @@ class NodePool(Protocol):
     def count_cores(self) -> int:
         """The processors that its nodes have together."""
 
-    def free_memory(self) -> int:
+    def available_memory(self) -> int:
         """The bytes that further nodes may take."""
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
@@ -284,5 +284,5 @@ class NodePool(Protocol):
     def cpu_seconds(self, node: Node) -> float | None:
         """The CPU time of a node since its start; None when that cannot be known."""
 
-    def starved_seconds(self, node: Node) -> float:
+    def run_delay_seconds(self, node: Node) -> float:
         """How long a node has been ready to run without a processor, since its start; 0 if unknown."""

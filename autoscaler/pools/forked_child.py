@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator
 
-from autoscaler.child_launcher import RunningChild, bound_to_block
+from autoscaler.child_launcher import RunningChild, end_child_with_block
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.node_pipes import NodePipes, SharedRegion
@@ -36,7 +36,7 @@ async def run_forked(
         process, pipes = forked
         try:
             reader, transport = await pipes.open_report_stream()
-            async with bound_to_block(RunningChild(process, reader, grace_seconds), transport) as child:
+            async with end_child_with_block(RunningChild(process, reader, grace_seconds), transport) as child:
                 yield child
         finally:
             pipes.close()  # whatever happened above: with its lifeline the process ends

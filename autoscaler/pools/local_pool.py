@@ -41,7 +41,7 @@ from autoscaler.processes import (
     OrphanReaper,
     ProcessOutput,
     describe_exit,
-    describe_shortage,
+    describe_thread_shortage,
     spawn_child,
 )
 from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
@@ -92,9 +92,9 @@ class LocalPool:
     `starts` is how many nodes may start at a time; those that wait for it count as starting. `on_line` gets
     every line that a node prints.
 
-    `pilots` is "off", "auto" (running while `start_pilots` asks for them, and once a node or `run_forked` has
-    needed one) or how many seconds a pilot runs after the last process that needs it. Use as an async context
-    manager in the main thread: its tasks and processes end with the block.
+    `pilots` is "off", "auto" (running while `set_wanted_pilots` asks for them, and once a node or
+    `run_forked` has needed one) or how many seconds a pilot runs after the last process that needs it. Use as
+    an async context manager in the main thread: its tasks and processes end with the block.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class LocalPool:
         self._loops = [
             start(
                 "housekeeping",
-                _wait_every(self._timing.housekeeping),
+                _make_wait(self._timing.housekeeping),
                 self._run_housekeeping,
                 within=_HOUSEKEEPING_DEADLINE,
             ),
             start(
                 "memory-limit",
-                _wait_every(_MEMORY_POLL_SECONDS),
+                _make_wait(_MEMORY_POLL_SECONDS),
                 self._enforce_memory_limits,
                 within=_MEMORY_LIMIT_DEADLINE,
             ),
@@ -165,7 +165,7 @@ class LocalPool:
         if not self._closed:
             for _ in range(len(ready) + len(starting), count):
                 self._start_node(spec)
-        for process in _least_loaded(ready, len(ready) - count) + (starting if count == 0 else []):
+        for process in _choose_drained_nodes(ready, len(ready) - count) + (starting if count == 0 else []):
             self._stop_node(process)
 
     def kill_hung(self, node: Node, reason: str) -> None:
@@ -176,9 +176,9 @@ class LocalPool:
         self._set_state(process, NodeState.DRAINING)
         process.child.kill()
 
-    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+    def set_wanted_pilots(self, specs: Collection[PilotSpec]) -> None:
         """Set which pilots versions may need; with the policy "auto" these run, and no others."""
-        self._pilots.start_pilots(specs)
+        self._pilots.set_wanted_pilots(specs)
 
     def can_fork(self, spec: NodeSpec) -> bool:
         return spec.pilot is not None and self._pilots.can_fork(spec.pilot)
@@ -202,13 +202,13 @@ class LocalPool:
             return sum(map(machine.cpu_seconds, node.pids)) if node.pids else None
         return None
 
-    def starved_seconds(self, node: Node) -> float:
-        return 0.0 if node.pid is None else machine.run_queue_seconds(node.pid)
+    def run_delay_seconds(self, node: Node) -> float:
+        return 0.0 if node.pid is None else machine.main_thread_run_delay(node.pid)
 
     def count_cores(self) -> int:
         return machine.count_cores()
 
-    def free_memory(self) -> int:
+    def available_memory(self) -> int:
         return machine.available_memory()
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
@@ -244,7 +244,7 @@ class LocalPool:
             if not most or child is None or process.failure:
                 continue
             # An estimate first, which is cheap: it includes pages shared with the pilot.
-            if sum(machine.resident_memory(pid) or 0 for pid in process.node.pids) <= most:
+            if sum(machine.anonymous_memory(pid) or 0 for pid in process.node.pids) <= most:
                 continue
             memory = await self._measure_node(process.node)
             if memory is not None and memory.private > most:
@@ -299,7 +299,7 @@ class LocalPool:
         spec = process.spec
         limits, arguments = spec.limits, spec.arguments
         if spec.helper is not None:
-            arguments = {**arguments, "pilot": await self._pilots.address_of(spec.helper)}
+            arguments = {**arguments, "pilot": await self._pilots.wait_for_address(spec.helper)}
         launch = LaunchSpec(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
 
         def make_pipes() -> NodePipes:
@@ -338,7 +338,7 @@ class LocalPool:
             child.kill()
             await child.wait()
         if process.node.state is not NodeState.GONE:
-            self._record_end(process, _describe_unattended(error), crashed=True)
+            self._remove_node(process, _describe_unattended(error), crashed=True)
         if child is not None:
             await child.wait_group_gone()
 
@@ -348,12 +348,12 @@ class LocalPool:
         await asyncio.wait((starting,))
         process.socket.close_listener()
         if starting.cancelled():
-            self._record_end(process, "The node was stopped before it had started.", crashed=False)
+            self._remove_node(process, "The node was stopped before it had started.", crashed=False)
             return
         if (error := starting.exception()) is not None:
             logger.error("%s cannot be started", process.name, exc_info=error)
             process.node.starved = is_shortage(error)
-            self._record_end(process, f"Cannot start a process: {error}", crashed=True)
+            self._remove_node(process, f"Cannot start a process: {error}", crashed=True)
             return
         child, pipes = starting.result()
         await self._watch_process(process, child, pipes)
@@ -387,9 +387,9 @@ class LocalPool:
         pipes.close()
         if output.shortage and node.ready_at is None and not (asked_to or process.failure):
             node.starved = True
-            process.failure = f"The node {describe_shortage(code, output.shortage)}"
+            process.failure = f"The node {describe_thread_shortage(code, output.shortage)}"
         reason = process.failure or self._describe_end(code, process)
-        self._record_end(process, reason, crashed=not asked_to)
+        self._remove_node(process, reason, crashed=not asked_to)
         await child.wait_group_gone()
 
     async def _wait_for_end(
@@ -411,7 +411,7 @@ class LocalPool:
             return "The node was killed: out of memory."
         return f"The node {describe_exit(code, process.tail)}"
 
-    def _record_end(self, process: _NodeProcess, reason: str, *, crashed: bool) -> None:
+    def _remove_node(self, process: _NodeProcess, reason: str, *, crashed: bool) -> None:
         node = process.node
         del self._processes[node.id]
         self._nodes[node.key].remove(node)
@@ -532,13 +532,13 @@ def _start_cold(spec: NodeSpec, pipes: NodePipes) -> tuple[ChildProcess, NodePip
     return child, pipes
 
 
-def _least_loaded(ready: Sequence[_NodeProcess], number: int) -> list[_NodeProcess]:
+def _choose_drained_nodes(ready: Sequence[_NodeProcess], number: int) -> list[_NodeProcess]:
     """The nodes to drain; of those with the same load the youngest."""
     by_load = sorted(ready, key=lambda process: (process.node.in_flight, -process.node.asked_at))
     return by_load[: max(0, number)]
 
 
-def _wait_every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
+def _make_wait(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
     async def wait() -> None:
         await asyncio.sleep(seconds)
 

@@ -23,7 +23,13 @@ from autoscaler.pools import PilotSpec, PilotState, PilotStatus
 from autoscaler.pools.node_pipes import NodePipes
 from autoscaler.pools.node_socket import NodeSocket
 from autoscaler.pools.timing import DEFAULT_TIMING, PoolTiming
-from autoscaler.processes import ChildProcess, ProcessOutput, describe_exit, describe_shortage, spawn_child
+from autoscaler.processes import (
+    ChildProcess,
+    ProcessOutput,
+    describe_exit,
+    describe_thread_shortage,
+    spawn_child,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +125,11 @@ class PilotProcess:
             await asyncio.wait((output,), timeout=_GRACE)
             self.killed_from_outside = code == -signal.SIGKILL and not self._killed
             self.starved = bool(lines.shortage) and self.ready_at is None and not self._killed
-            how = describe_shortage(code, lines.shortage) if self.starved else describe_exit(code, lines.tail)
+            how = (
+                describe_thread_shortage(code, lines.shortage)
+                if self.starved
+                else describe_exit(code, lines.tail)
+            )
             self._mark_failed(self.reason if self._killed else f"{self.reason} The pilot {how}".strip())
         except OSError as error:
             self.starved = is_shortage(error)
@@ -174,7 +184,7 @@ class PilotProcess:
             await asyncio.wait(
                 (self.settled, self._child.exit), timeout=left, return_when=asyncio.FIRST_COMPLETED
             )
-            left = longest + machine.waiting_seconds(self._child.pid) - (time.monotonic() - begin)
+            left = longest + machine.all_threads_run_delay(self._child.pid) - (time.monotonic() - begin)
         if self.state is PilotState.STARTING and not self._child.exit.done():
             self._kill_stuck(f"It was not ready within {longest:g} s.")
         return await self._child.wait()
@@ -393,13 +403,13 @@ class PilotManager:
         self._timing = timing
         self._start_task = start_task
         self._keepers: dict[str, _PilotKeeper] = {}
-        # By key: those that `start_pilots` has set, and how many nodes and others use each.
+        # By key: those that `set_wanted_pilots` has set, and how many nodes and others use each.
         self._wanted: frozenset[str] = frozenset()
         self._nodes: Counter[str] = Counter()
         self._holds: Counter[str] = Counter()
         self._closed = not (policy.enabled and linux.AVAILABLE)
 
-    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+    def set_wanted_pilots(self, specs: Collection[PilotSpec]) -> None:
         """Run these pilots from now on, unless the policy starts pilots on demand.
 
         Others end, but for those that something holds, or has held lately.
@@ -474,7 +484,7 @@ class PilotManager:
                 attempt.close()
         return None if child is None else (child, attempt)
 
-    async def address_of(self, spec: PilotSpec) -> str:
+    async def wait_for_address(self, spec: PilotSpec) -> str:
         """Where nodes connect to a pilot that is a program of its own; "" when there is none."""
         pilot = await self._wait_for_pilot(spec)
         return "" if pilot is None else pilot.address

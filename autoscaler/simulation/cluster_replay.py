@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.placement.members import Member, decide_weight
-from autoscaler.placement.ownership import OwnerDemand, count_room, decide_owner_count, hash_name
+from autoscaler.placement.ownership import OwnerDemand, count_nodes_per_server, decide_owner_count, hash_name
 
 # Seconds of a step: as often a server may change its weight.
 STEP = 60.0
@@ -49,8 +49,8 @@ class ClusterConditions:
     loss_seconds: float = 1800.0
 
     @property
-    def room(self) -> int:
-        return count_room(self.processors)
+    def nodes_per_server(self) -> int:
+        return count_nodes_per_server(self.processors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class _ClusterReplay:
             if step in losses:
                 self._alive[losses[step]] = False
             rates: Floats = self._shares * rate
-            self._count_step(rates, self._choose_first_owners(rates))
+            self._simulate_step(rates, self._choose_first_owners(rates))
             progress((step + 1) / len(curve))
         conditions, steps = self._conditions, max(1, len(curve))
         return ClusterResult(
@@ -163,10 +163,10 @@ class _ClusterReplay:
         self._offers = offers
         old = self._first.copy()
         if old[0] < 0:
-            self._find_first(np.arange(self._conditions.versions))
+            self._assign_first_owners(np.arange(self._conditions.versions))
             return np.empty(0, dtype=np.int64)
         # Versions of those that offer less look for the best again, those that offer more may get any.
-        self._find_first(np.flatnonzero((offers < before)[old]))
+        self._assign_first_owners(np.flatnonzero((offers < before)[old]))
         for server in np.flatnonzero(offers > before).tolist():
             claims = self._claims[server] * offers[server]
             won = claims >= self._highest
@@ -188,7 +188,7 @@ class _ClusterReplay:
         sums: Floats = np.bincount(servers, weights=amounts, minlength=len(self._members)).astype(np.float64)
         return sums
 
-    def _find_first(self, versions: Integers) -> None:
+    def _assign_first_owners(self, versions: Integers) -> None:
         for begin in range(0, len(versions), _BLOCK):
             block = versions[begin : begin + _BLOCK]
             claims = self._claims[:, block] * self._offers[:, None]
@@ -200,7 +200,7 @@ class _ClusterReplay:
         share: Floats = -np.expm1(-rates * self._conditions.idle_window)
         return share
 
-    def _count_step(self, rates: Floats, moved: Integers) -> None:
+    def _simulate_step(self, rates: Floats, moved: Integers) -> None:
         conditions = self._conditions
         busy: Floats = rates * conditions.service_seconds
         nodes: Floats = np.maximum(1.0, np.ceil(busy))
@@ -220,7 +220,7 @@ class _ClusterReplay:
         self._moved_starts += started
         self._spread_wide_versions(rates, memory, processors)
         memory += sum(self._leftovers, np.zeros(servers))
-        self._note_load(memory, processors)
+        self._apply_load(memory, processors)
 
     def _spread_wide_versions(self, rates: Floats, memory: Floats, processors: Floats) -> None:
         """Divide the versions that call for several owners; they are the first ones, and few."""
@@ -229,7 +229,7 @@ class _ClusterReplay:
         counts: dict[int, int] = {}
         for version, rate in enumerate(rates.tolist()):
             busy = rate * conditions.service_seconds
-            if busy <= conditions.room and version not in self._owner_counts:
+            if busy <= conditions.nodes_per_server and version not in self._owner_counts:
                 if not any(other > version for other in self._owner_counts):
                     break
                 continue
@@ -238,7 +238,7 @@ class _ClusterReplay:
                 OwnerDemand(
                     owners=owners,
                     nodes_here=math.ceil(busy / owners),
-                    nodes_per_server=conditions.room,
+                    nodes_per_server=conditions.nodes_per_server,
                     max_nodes=conditions.max_nodes,
                     servers=living,
                 )
@@ -262,7 +262,7 @@ class _ClusterReplay:
         ranked: list[int] = np.argsort(-self._claims[:, version] * self._offers, kind="stable").tolist()
         return ranked
 
-    def _note_load(self, memory: Floats, processors: Floats) -> None:
+    def _apply_load(self, memory: Floats, processors: Floats) -> None:
         conditions = self._conditions
         loads = np.maximum(memory / conditions.memory_bytes, processors / conditions.processors)
         mean = float(loads[self._alive].mean())

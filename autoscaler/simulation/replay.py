@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autoscaler.decision import Capacity, Decision, Grant, ScalingSpec, allocate_nodes, decide_node_count
 from autoscaler.simulation.result import SimulationConditions, SimulationResult, wait_percentile
-from autoscaler.simulation.simulated_nodes import ReplayStats, SimulatedNode, predict_end
+from autoscaler.simulation.simulated_nodes import ReplayStats, SimulatedNode, compute_drain_end
 from autoscaler.simulation.simulated_version import SimulatedVersion
 from autoscaler.simulation.traces import TrafficTrace
 
@@ -120,9 +120,9 @@ class _Replay:
             for key, version in self._awake.items()
             if key not in decisions
         ]
-        return allocate_nodes([*demands, *others], self._free_capacity())
+        return allocate_nodes([*demands, *others], self._compute_capacity())
 
-    def _free_capacity(self) -> Capacity:
+    def _compute_capacity(self) -> Capacity:
         memory, each = self._conditions.memory_bytes, self._conditions.node_bytes
         if memory is None:
             return Capacity(free=_UNLIMITED_BYTES)
@@ -143,7 +143,7 @@ class _Replay:
         """See to it that those who lack memory are looked at when these nodes have given theirs back."""
         if self._conditions.memory_bytes is not None:
             for node in leaving:
-                end = predict_end(node, self._conditions.service_seconds) if node.inside else now
+                end = compute_drain_end(node, self._conditions.service_seconds) if node.inside else now
                 self._set_alarm(end, None)
 
     def _sleep_if_idle(self, version: SimulatedVersion) -> None:

@@ -106,7 +106,7 @@ class SimulatedFleet:
         self.draining.remove(node)
         self._record_end(node, now)
 
-    def remove_all(self, now: float) -> None:
+    def record_remaining_nodes(self, now: float) -> None:
         """Count the nodes that are left at the end of the replay."""
         for node in (*self.ready, *self.starting, *self.draining):
             self._record_end(node, now)
@@ -122,7 +122,7 @@ def count_requests(node: SimulatedNode) -> int:
     return len(node.inside)
 
 
-def predict_end(node: SimulatedNode, service: float) -> float:
+def compute_drain_end(node: SimulatedNode, service: float) -> float:
     """When a node that computes will be done with all that is inside, each taking so many seconds."""
     # Summed up as it will happen: the same number to the last bit.
     end = node.free_at

@@ -123,7 +123,7 @@ class SimulatedVersion:
     def end_replay(self, now: float) -> None:
         """Count requests that still wait for an answer as timed out."""
         self._stats.timed_out += self._meter.level
-        self.fleet.remove_all(now)
+        self.fleet.record_remaining_nodes(now)
 
     # ---- events
 

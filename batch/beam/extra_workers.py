@@ -178,7 +178,7 @@ class ExtraWorkers:
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-        self._progress.forget_silence(process.pid)
+        self._progress.mark_worker_ended(process.pid)
         self.seconds += time.monotonic() - self._running[process]
         if process.returncode != 0:
             logger.warning("a worker that had joined is gone, with exit code %d", process.returncode)

@@ -52,7 +52,7 @@ class SharedModel:
         self._shared = Shared()
 
     def load(self) -> Runtime:
-        """Raises LoadFailed, UserCodeFailed, and the errors of fetching its files."""
+        """Raises LoadFailed, InvalidUserCode, and the errors of fetching its files."""
         runtime: Runtime = self._shared.acquire(self._load_runtime)
         return runtime
 

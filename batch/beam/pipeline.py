@@ -101,7 +101,7 @@ class ReadShards(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[Shard]]) -> Iterator[RecordBlock]:
         _, given = element
-        shards = given if self._queue is None else self._queue.take_all()
+        shards = given if self._queue is None else self._queue.take_shards()
         with self._errors.carry():
             for shard in shards:
                 if not writers.is_sealed(self._files, self._folder, shard.index):
@@ -231,8 +231,9 @@ class RunContext:
     """What a run needs besides its plan.
 
     `on_counts` gets its progress, `on_trouble` what keeps a remote runner from going on, "" once it is over;
-    `on_stuck` is called when workers do not stop that should: it ends the process. `read_sealed_shards` counts what
-    is in the shards that are sealed so far, also by earlier attempts; it raises no ServingError or OSError.
+    `on_stuck` is called when workers do not stop that should: it ends the process. `read_sealed_shards`
+    counts what is in the shards that are sealed so far, also by earlier attempts; it raises no ServingError
+    or OSError.
     """
 
     limit: ErrorLimit

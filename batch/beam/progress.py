@@ -145,7 +145,7 @@ class ProgressReader:
             heard.append(self._since)
         return max((now - since for since in heard), default=0.0)
 
-    def forget_silence(self, worker: int) -> None:
+    def mark_worker_ended(self, worker: int) -> None:
         """The worker with this pid has ended: it may be silent."""
         self._ended.add(str(worker))
 

@@ -23,10 +23,10 @@ from batch import failures
 from batch.beam import pipeline
 from batch.beam.pipeline import PipelinePlan, RunContext, RunTiming
 from batch.beam.runners import RemoteRunner
+from batch.beam.start_failure import explain_start_failure
 from batch.beam.trouble_watch import TroubleWatch
-from batch.beam.worker_environment import explain_start_failure
 from batch.engines.engine import Engine, EngineState
-from batch.engines.root_cause import find_busy_job_server, find_root_cause, find_version_conflict
+from batch.engines.root_cause import explain_busy_job_server, explain_version_conflict, find_root_cause
 from batch.failures import JobFailed, WorkersLost
 from batch.messages import FailureStatus, JobCounts
 from batch.worker_signs import WorkerFailure, find_failure, format_signs_folder, read_signs
@@ -222,12 +222,12 @@ def _build_failure(remote: RemoteRunner, state: str, text: str, trouble: str) ->
     if trouble:
         return JobFailed(FailureStatus(FailedPrecondition.status, trouble))
     portable = remote.options.view_as(PortableOptions)
-    known = find_version_conflict(text) or explain_start_failure(
+    known = explain_version_conflict(text) or explain_start_failure(
         portable.environment_type, portable.environment_config, text
     )
     if known and not remote.engine.is_worker_lost(text):
         return JobFailed(FailureStatus(FailedPrecondition.status, known))
-    reason = find_busy_job_server(text) or find_root_cause(text) or "see the job's log, and its own"
+    reason = explain_busy_job_server(text) or find_root_cause(text) or "see the job's log, and its own"
     message = f"{remote.name} ended the pipeline in the state {state}: {reason}"
     if remote.engine.is_worker_lost(text):
         return WorkersLost(message)

@@ -28,7 +28,7 @@ class ShardQueue:
         for place, shard in enumerate(shards):
             (self._folder / f"{place:06d}{_WAITING}").write_bytes(pickle.dumps(shard))
 
-    def take_all(self) -> Iterator[Shard]:
+    def take_shards(self) -> Iterator[Shard]:
         """The shards that this worker gets, one by one, until none waits any more."""
         while (shard := self._take_next()) is not None:
             yield shard

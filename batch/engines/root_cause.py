@@ -26,7 +26,7 @@ _CONFLICT = re.compile(
 _BUSY = "Only one SparkContext should be running in this JVM"
 
 
-def find_version_conflict(trace: str) -> str:
+def explain_version_conflict(trace: str) -> str:
     """A sentence, if the job server and the cluster have different versions; else ""."""
     found = _CONFLICT.search(trace)
     if found is None:
@@ -38,7 +38,7 @@ def find_version_conflict(trace: str) -> str:
     )
 
 
-def find_busy_job_server(trace: str) -> str:
+def explain_busy_job_server(trace: str) -> str:
     """A sentence, if a job server of Spark has a job already; else ""."""
     if _BUSY not in trace:
         return ""

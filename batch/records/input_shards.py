@@ -50,7 +50,7 @@ def find_inputs(files: FileStore, paths: Sequence[str]) -> tuple[FileInfo, ...]:
     found = {item.uri: item for path in paths for item in files.glob(path)}
     items = tuple(found.values())
     if not any(item.size for item in items):
-        files_found = count_noun(len(items), "file")
+        files_found = format_quantity(len(items), "file")
         raise InvalidArgument(f"There is nothing to predict: {files_found} at {', '.join(paths)}, all empty.")
     return items
 
@@ -125,6 +125,6 @@ def _weigh_item(item: FileInfo, data_format: str) -> int:
     return item.size * _COMPRESSION_RATIO if is_compressed(item, data_format) else item.size
 
 
-def count_noun(number: int, noun: str) -> str:
+def format_quantity(number: int, noun: str) -> str:
     """1 file, 2 files."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -13,7 +13,7 @@ from serving import acceleration_record
 from serving.acceleration.candidates import AccelerableRuntime, BuiltCandidate, Candidate
 from serving.acceleration.dispatch import FastPathDispatcher
 from serving.acceleration.verification import (
-    CandidateProof,
+    CandidateResult,
     ReferenceAnswers,
     VerifiableRuntime,
     VerificationResult,
@@ -33,7 +33,7 @@ from serving.runtimes import Runtime
 logger = logging.getLogger(__name__)
 
 
-def store_record(
+def store_result(
     folder: Path, key: AccelerationKey, result: VerificationResult, seconds: float
 ) -> AccelerationRecord:
     """Writes the converted models of the chosen candidates, then the record. Raises OSError."""
@@ -120,7 +120,7 @@ def activate_prepared(runtime: Runtime, record: AccelerationRecord) -> tuple[Fas
             acceleration_record.without_forms(record), spread=dict(reference.library_spread)
         )
         dispatcher = activate_fast_path(runtime, Path(), record)
-        wrong = "" if dispatcher is None else _find_withdrawal(dispatcher, reference)
+        wrong = "" if dispatcher is None else _find_fault(dispatcher, reference)
     except Exception as error:
         dispatcher, wrong = None, f"it raised {_describe_error(error)}"
     if wrong:
@@ -129,7 +129,7 @@ def activate_prepared(runtime: Runtime, record: AccelerationRecord) -> tuple[Fas
     return dispatcher, ""
 
 
-def _find_withdrawal(dispatcher: FastPathDispatcher, reference: ReferenceAnswers) -> str:
+def _find_fault(dispatcher: FastPathDispatcher, reference: ReferenceAnswers) -> str:
     """Why a dispatcher is not to be used for these rows, "" if it is."""
     errors: list[str] = []
     dispatcher.on_withdrawn = errors.append
@@ -147,7 +147,7 @@ def _choose_ranges(result: VerificationResult) -> Iterator[RowRange]:
         )
 
 
-def _store_candidate(folder: Path, number: int, proof: CandidateProof, is_chosen: bool) -> CandidateOutcome:
+def _store_candidate(folder: Path, number: int, proof: CandidateResult, is_chosen: bool) -> CandidateOutcome:
     candidate, built = proof.candidate, proof.built
     if built is None or candidate.save is None or not is_chosen:
         return CandidateOutcome(name=candidate.name, refused=proof.refused)

@@ -25,7 +25,7 @@ from serving.acceleration.candidates import (
 )
 from serving.runtimes import Runtime, output_equality
 from serving.runtimes.instance_batch import Batch, WholeTensors, copy_batch, count_rows, take_rows
-from serving.runtimes.output_equality import make_bounded_rows
+from serving.runtimes.output_equality import make_synthetic_batch
 
 # Rows of a call; the sizes that are always measured come first.
 TIMED_SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)
@@ -47,7 +47,7 @@ ReportCandidate = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateProof:
+class CandidateResult:
     """`built` is None for a candidate that was refused, `refused` says why."""
 
     candidate: Candidate
@@ -69,7 +69,7 @@ class SizeTiming:
         name = min(self.strategies, key=self.strategies.__getitem__, default="")
         return name if name and self.strategies[name] <= _MAX_TIME_SHARE * self.reference else ""
 
-    def nearly_fastest(self, wins: Mapping[str, int]) -> str:
+    def choose_strategy(self, wins: Mapping[str, int]) -> str:
         """Of the candidates near the fastest the one with the most `wins`, "" if none gains enough."""
         fastest = self.fastest
         if not fastest:
@@ -86,7 +86,7 @@ class VerificationResult:
     `library_spread` is how far the library differs from itself for typical rows, by output.
     """
 
-    proofs: tuple[CandidateProof, ...]
+    proofs: tuple[CandidateResult, ...]
     timings: tuple[SizeTiming, ...]
     library_spread: output_equality.Tolerance
 
@@ -97,7 +97,7 @@ class VerificationResult:
         use takes memory, and time at every start.
         """
         wins = Counter(timing.fastest for timing in self.timings)
-        return [(timing, timing.nearly_fastest(wins)) for timing in self.timings]
+        return [(timing, timing.choose_strategy(wins)) for timing in self.timings]
 
 
 class VerifiableRuntime(AccelerableRuntime, Runtime, Protocol):
@@ -128,7 +128,7 @@ def verify_candidates(
             for candidate in runtime.list_candidates()
         )
         proven = {proof.candidate.name: proof.built for proof in proofs if proof.built is not None}
-        rows = make_bounded_rows(runtime, _ROWS_TIMED)
+        rows = make_synthetic_batch(runtime, _ROWS_TIMED)
         typical = ReferenceAnswers.compute(runtime, references[0].rows if rows is None else rows)
         timings: list[SizeTiming] = []
         for number, size in enumerate(TIMED_SIZES if proven else ()):
@@ -183,14 +183,14 @@ class ReferenceAnswers:
 
 def compute_typical_reference(runtime: VerifiableRuntime) -> ReferenceAnswers | None:
     """Typical rows with the library's answers, None if no rows can be made."""
-    rows = make_bounded_rows(runtime, _ROWS_REGROUPED)
+    rows = make_synthetic_batch(runtime, _ROWS_REGROUPED)
     return None if rows is None else ReferenceAnswers.compute(runtime, rows)
 
 
 def _collect_rows(runtime: VerifiableRuntime) -> Iterator[Batch]:
     """The runtime's verification rows, typical ones, and recorded requests without parameters."""
     yield from runtime.make_verification_rows()
-    typical = make_bounded_rows(runtime, _ROWS_REGROUPED)
+    typical = make_synthetic_batch(runtime, _ROWS_REGROUPED)
     if typical is not None:
         yield typical
     for rows, parameters in itertools.islice(runtime.warmup_requests(), _MAX_RECORDED_REQUESTS):
@@ -204,22 +204,22 @@ def _verify_candidate(
     excluded: Mapping[str, str],
     report: ReportCandidate,
     clock: Callable[[], float],
-) -> CandidateProof:
+) -> CandidateResult:
     if candidate.name in excluded:
-        return CandidateProof(candidate, None, excluded[candidate.name])
+        return CandidateResult(candidate, None, excluded[candidate.name])
     report(candidate.name)
     try:
         built = candidate.build()
         for reference in references:
             if wrong := find_difference(built.predict, reference, clock):
-                return CandidateProof(candidate, None, wrong)
+                return CandidateResult(candidate, None, wrong)
     except UnsuitableCandidate as error:
-        return CandidateProof(candidate, None, str(error))
+        return CandidateResult(candidate, None, str(error))
     except Exception as error:
-        return CandidateProof(candidate, None, f"it raised {type(error).__name__}: {error}")
+        return CandidateResult(candidate, None, f"it raised {type(error).__name__}: {error}")
     finally:
         report("")
-    return CandidateProof(candidate, built)
+    return CandidateResult(candidate, built)
 
 
 def find_difference(
@@ -315,9 +315,9 @@ def _slice_calls(rows: Batch, size: int) -> Iterator[Batch]:
         yield take_rows(rows, slice(start, start + size))
 
 
-def _mark_wrong(proof: CandidateProof, wrong: Mapping[str, str]) -> CandidateProof:
+def _mark_wrong(proof: CandidateResult, wrong: Mapping[str, str]) -> CandidateResult:
     name = proof.candidate.name
-    return CandidateProof(proof.candidate, None, wrong[name]) if name in wrong else proof
+    return CandidateResult(proof.candidate, None, wrong[name]) if name in wrong else proof
 
 
 def _interleave_starts(starts: range) -> Iterable[int]:

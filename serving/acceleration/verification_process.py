@@ -29,7 +29,7 @@ from typing import NoReturn, cast
 import msgspec
 
 from serving import acceleration_record
-from serving.acceleration.activation import read_matching_record, store_record
+from serving.acceleration.activation import read_matching_record, store_result
 from serving.acceleration.candidates import AccelerableRuntime
 from serving.acceleration.cpu_share import CpuShareLimit
 from serving.acceleration.verification import VerifiableRuntime, verify_candidates
@@ -67,7 +67,7 @@ class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
     in_background: bool = False
 
     @classmethod
-    def from_spec(
+    def from_load_spec(
         cls, spec: LoadSpec, folder: Path, key: AccelerationKey, *, in_background: bool = False
     ) -> VerificationOrder:
         return cls(
@@ -79,7 +79,7 @@ class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
             in_background=in_background,
         )
 
-    def to_spec(self) -> LoadSpec:
+    def to_load_spec(self) -> LoadSpec:
         return LoadSpec(Path(self.model_dir), self.framework, threads=self.threads)
 
 
@@ -116,7 +116,7 @@ def run_in_subprocess(
     """
     begun = time.perf_counter()
     with contextlib.suppress(ServingError):  # the fork raises it again
-        find_loader(order.to_spec())  # imports the framework for all forks
+        find_loader(order.to_load_spec())  # imports the framework for all forks
     excluded: dict[str, str] = {}
     failure = find_obstacle()
     for _ in range(_MAX_ATTEMPTS if not failure else 0):
@@ -224,7 +224,7 @@ def _verify_and_store(
         limit.start()
     ThreadLimit(order.threads).apply()
     folder = Path(order.folder)
-    runtime = load_function(order.to_spec())
+    runtime = load_function(order.to_load_spec())
     report("")
     begun = time.perf_counter()
     if not isinstance(runtime, AccelerableRuntime) or not runtime.list_candidates():
@@ -236,7 +236,7 @@ def _verify_and_store(
     result = verify_candidates(
         cast(VerifiableRuntime, runtime), excluded=excluded, report=report, clock=limit.clock
     )
-    store_record(folder, order.key, result, time.perf_counter() - begun)
+    store_result(folder, order.key, result, time.perf_counter() - begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +256,9 @@ class BackgroundVerification:
         finally:
             loop.remove_reader(self.pipe)
             os.close(self.pipe)
-            self._reap()
+            self._kill()
 
-    def _reap(self) -> None:
+    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)  # it has nothing more to do
         with contextlib.suppress(ChildProcessError):

@@ -26,7 +26,7 @@ _CLUSTER_VARIABLES = ("JAVA_HOME", "FLINK_", "SPARK_", "HADOOP_")
 def sanitize_environment(
     environment: Mapping[str, str], also_allowed: str = "", *, storage: bool = False
 ) -> dict[str, str]:
-    """The part that is harmless, and the names in `also`, comma separated.
+    """The part that is harmless, and the names in `also_allowed`, comma separated.
 
     `storage`: besides, what it takes to read and write Cloud Storage.
     """

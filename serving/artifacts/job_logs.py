@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.artifacts.prepare import PreparationFailure, describe_failure
+from serving.artifacts.prepare import ReportedError, describe_failure
 from serving.artifacts.storage import FileStore
 from serving.errors import NotFound, ServingError, Unavailable
 from serving.scratch_folders import remove_folder
@@ -59,7 +59,7 @@ class JobLogReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a request. `is_found` is False where nothing is at the URI of a FetchLogRequest."""
 
     is_found: bool = True
-    failed: PreparationFailure | None = None
+    failed: ReportedError | None = None
 
 
 def copy_log(request: CopyLogRequest, files: FileStore) -> None:

@@ -34,7 +34,7 @@ def find_imported_framework(target: Path) -> Framework | None:
     return _find_needed((file.name, file.read_bytes()) for file in files)
 
 
-def find_required_framework(uris: Iterable[str]) -> Framework | None:
+def find_archive_framework(uris: Iterable[str]) -> Framework | None:
     """The first framework with a pilot for users' code that wheels or source archives import or require.
 
     None for archives of another machine, and for those that cannot be read.
@@ -71,20 +71,20 @@ def _list_patterns() -> tuple[_Patterns, ...]:
     )
 
 
-def _is_read(name: str) -> bool:
+def _should_read(name: str) -> bool:
     return name.endswith(".py") or PurePosixPath(name).name in _REQUIREMENT_FILES
 
 
 def _read_archive(archive: Path) -> Iterator[tuple[str, bytes]]:
     if not archive.is_file() or archive.stat().st_size > _MOST_ARCHIVE_BYTES:
         return iter(())
-    return _read_wheel(archive) if zipfile.is_zipfile(archive) else _read_tar(archive)
+    return _read_zip(archive) if zipfile.is_zipfile(archive) else _read_tar(archive)
 
 
-def _read_wheel(archive: Path) -> Iterator[tuple[str, bytes]]:
+def _read_zip(archive: Path) -> Iterator[tuple[str, bytes]]:
     left = _MOST_BYTES
     with zipfile.ZipFile(archive) as opened:
-        for name in filter(_is_read, opened.namelist()):
+        for name in filter(_should_read, opened.namelist()):
             with opened.open(name) as file:
                 text = file.read(left)
             left -= len(text)
@@ -99,6 +99,6 @@ def _read_tar(archive: Path) -> Iterator[tuple[str, bytes]]:
             # What is skipped is unpacked too.
             if member.offset_data + member.size > _MOST_BYTES:
                 return
-            file = opened.extractfile(member) if _is_read(member.name) else None
+            file = opened.extractfile(member) if _should_read(member.name) else None
             if file is not None:
                 yield PurePosixPath(member.name).name, file.read()

@@ -119,7 +119,8 @@ def install_packages(archives: Sequence[Path], target: Path, timeout: float | No
         work = Path(folder)
         pip = _Pip(work, timeout)
         wheels = [
-            _build_wheel(archive.absolute(), work / f"archive-{n}", pip) for n, archive in enumerate(archives)
+            _convert_to_wheel(archive.absolute(), work / f"archive-{n}", pip)
+            for n, archive in enumerate(archives)
         ]
         _check_names_differ(archives, wheels)
         try:
@@ -136,7 +137,7 @@ def install_packages(archives: Sequence[Path], target: Path, timeout: float | No
             kind = PackageConflict if is_conflict(str(failure)) else LoadFailed
             raise _load_failed(named or archives, reason, kind) from failure
     return InstallResult(
-        tuple(f"{item.name}=={item.version}" for item in plan), tuple(_find_warnings(target))
+        tuple(f"{item.name}=={item.version}" for item in plan), tuple(_describe_missing_modules(target))
     )
 
 
@@ -190,14 +191,14 @@ def find_compatible_python(
         pip = _Pip(Path(work), timeout)
         try:
             wheels = [
-                _build_wheel(path.absolute(), Path(work, f"archive-{n}"), pip)
+                _convert_to_wheel(path.absolute(), Path(work, f"archive-{n}"), pip)
                 for n, path in enumerate(archives)
             ]
         except LoadFailed:
             return None
         wanted = [requirement for wheel in wheels for requirement in _find_unmet_requirements(wheel)]
         for python in _PYTHONS if wanted else ():
-            if all(_is_available(requirement, python, pip) for requirement in wanted):
+            if all(_is_in_index(requirement, python, pip) for requirement in wanted):
                 texts = dict.fromkeys(f"{one.name}{one.specifier}" for one in wanted)
                 return CompatiblePython(python, tuple(texts))
     return None
@@ -218,7 +219,7 @@ def _find_unmet_requirements(wheel: Path) -> Iterator[Requirement]:
             yield requirement
 
 
-def _is_available(requirement: Requirement, python: str, pip: _Pip) -> bool:
+def _is_in_index(requirement: Requirement, python: str, pip: _Pip) -> bool:
     """Whether an index lists a wheel of a suitable version; nothing is downloaded."""
     options = ("--disable-pip-version-check", "--no-input", "--no-color", "--retries=1", "--timeout=10")
     asked = (f"--python-version={python}", "--only-binary=:all:", requirement.name)
@@ -237,12 +238,12 @@ def interpreter_of(environment: Path) -> str:
 def describe_install_environment(interpreter: str) -> Iterator[str]:
     """What an install depends on besides archives: installed libraries, and package indexes."""
     yield interpreter
-    yield from describe_libraries(interpreter)
+    yield from list_libraries(interpreter)
     for name in sorted(_INDEX_VARIABLES & os.environ.keys()):
         yield f"{name}={os.environ[name]}"
 
 
-def describe_libraries(interpreter: str) -> list[str]:
+def list_libraries(interpreter: str) -> list[str]:
     """The version of a Python, and the libraries that it has."""
     return sorted(_list_distributions(interpreter))
 
@@ -345,7 +346,7 @@ class _Pip:
         return said
 
 
-def _build_wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
+def _convert_to_wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
     """The archive as a wheel, built in `folder` if it is not one."""
     if archive.suffix == ".whl":
         return archive
@@ -441,12 +442,12 @@ def _mentions_package(text: str, wheel: Path) -> bool:
     return bool(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", canonicalize_name(text)))
 
 
-def _find_warnings(target: Path) -> Iterator[str]:
+def _describe_missing_modules(target: Path) -> Iterator[str]:
     if not any(file.suffix in {".py", ".pyc", ".so"} for file in target.rglob("*")):
         yield "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts."
 
 
-def find_hidden_modules(folders: Iterable[Path]) -> Iterator[str]:
+def describe_shadowed_packages(folders: Iterable[Path]) -> Iterator[str]:
     """Warnings for whoever runs installed packages where the server's own modules are found first."""
     for module in pkgutil.iter_modules(map(str, folders)):
         spec = None if module.name in _SERVER_MODULES else _find_server_module(module.name)

@@ -103,7 +103,7 @@ class PreparedVersion(msgspec.Struct, frozen=True):
     image: str = ""
 
 
-class PreparationFailure(msgspec.Struct, frozen=True):
+class ReportedError(msgspec.Struct, frozen=True):
     """A ServingError: the name of its google.rpc code, and its message."""
 
     status: str
@@ -115,7 +115,7 @@ class PreparationReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     phase: PreparationPhase | None = None
     done: PreparedVersion | None = None
-    failed: PreparationFailure | None = None
+    failed: ReportedError | None = None
 
 
 def prepare_version(
@@ -161,7 +161,7 @@ def prepare_version(
     code = InstalledCode(interpreter=request.interpreter if needs_interpreter else "")
     pilots = [one.pilot for one in frameworks if one.user_imports or not request.package_uris]
     if request.package_uris:
-        with _archive_folder(destination, keeps=request.keeps_archives) as folder:
+        with _open_archive_folder(destination, keeps=request.keeps_archives) as folder:
             archives = [storage.fetch_file(uri, folder) for uri in request.package_uris]
             on_phase(PreparationPhase.INSTALLING)
             target = destination / "code"
@@ -176,7 +176,7 @@ def prepare_version(
         imported = map(find_imported_framework, code.folders)
         pilots += [framework.pilot for framework in imported if framework is not None]
     # Another process than the server's forks finds the packages first.
-    hidden = () if code.interpreter else packages.find_hidden_modules(code.folders)
+    hidden = () if code.interpreter else packages.describe_shadowed_packages(code.folders)
     return PreparedVersion(
         model_dir=str(model),
         packages=tuple(map(str, code.folders)),
@@ -190,7 +190,7 @@ def prepare_version(
 
 
 @contextlib.contextmanager
-def _archive_folder(destination: Path, *, keeps: bool) -> Iterator[Path]:
+def _open_archive_folder(destination: Path, *, keeps: bool) -> Iterator[Path]:
     if keeps:
         folder = destination / ARCHIVES
         folder.mkdir()
@@ -231,7 +231,7 @@ def main() -> None:
     except msgspec.DecodeError as error:
         _write_report(
             PreparationReport(
-                failed=PreparationFailure(InvalidArgument.status, f"Not a request to prepare: {error}")
+                failed=ReportedError(InvalidArgument.status, f"Not a request to prepare: {error}")
             )
         )
     except Exception as error:
@@ -242,28 +242,28 @@ def main() -> None:
         _write_report(PreparationReport(done=prepared))
 
 
-def describe_failure(error: Exception) -> PreparationFailure:
+def describe_failure(error: Exception) -> ReportedError:
     """What to report of an error."""
     match error:
         case ServingError():
-            return PreparationFailure(error.status, error.message)
+            return ReportedError(error.status, error.message)
         case OSError():
-            return _storage_failure(error)
+            return _disk_failure(error)
         case _:
-            return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
+            return ReportedError(Internal.status, f"{type(error).__name__}: {error}")
 
 
-def to_serving_error(failed: PreparationFailure) -> ServingError:
+def to_serving_error(failed: ReportedError) -> ServingError:
     """The error that was reported."""
     return next((kind for kind in _REPORTED if kind.status == failed.status), Internal)(failed.message)
 
 
-def _storage_failure(error: OSError) -> PreparationFailure:
+def _disk_failure(error: OSError) -> ReportedError:
     """The failure for a full or read-only disk; any other error is internal."""
     if error.errno not in NO_SPACE_ERRNOS:
-        return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
+        return ReportedError(Internal.status, f"{type(error).__name__}: {error}")
     place = error.filename or "its state folder"
-    return PreparationFailure(
+    return ReportedError(
         Unavailable.status,
         f"The server cannot keep the version's files: {error.strerror} ({place}). Free some space there, or "
         "make it writable; then delete the version and create it again.",

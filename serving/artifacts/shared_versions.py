@@ -25,7 +25,7 @@ import msgspec
 from serving import container_engine
 from serving.acceleration_record import DamagedRecordError, read_record, read_small_file
 from serving.artifacts import package_cache, packages, version_pack
-from serving.artifacts.prepare import NO_SPACE_ERRNOS, PreparationFailure, describe_failure, heartbeat
+from serving.artifacts.prepare import NO_SPACE_ERRNOS, ReportedError, describe_failure, heartbeat
 from serving.artifacts.storage import ArtifactFetcher, FileInfo, FileStore
 from serving.artifacts.storage.local_files import sync_to_disk
 from serving.artifacts.version_pack import (
@@ -81,7 +81,7 @@ class UsedFiles(NamedTuple):
     is_replaceable: bool
 
 
-class CodeEnvironment(msgspec.Struct, frozen=True):
+class InstallSettings(msgspec.Struct, frozen=True):
     """How packages of a version are installed: by the Python `interpreter`, "" for the server's own."""
 
     interpreter: str
@@ -97,7 +97,7 @@ class PublishRequest(msgspec.Struct, frozen=True, tag="publish", kw_only=True):
     folder: str
     uri: str
     local: LocalFiles
-    code: CodeEnvironment
+    code: InstallSettings
 
 
 class FetchRequest(msgspec.Struct, frozen=True, tag="fetch", kw_only=True):
@@ -110,7 +110,7 @@ class FetchRequest(msgspec.Struct, frozen=True, tag="fetch", kw_only=True):
     folder: str
     uri: str
     local: LocalFiles
-    code: CodeEnvironment
+    code: InstallSettings
     image: str = ""
     image_id: str = ""
     engine: str = ""
@@ -141,7 +141,7 @@ class SharingReport(msgspec.Struct, frozen=True, omit_defaults=True):
     names: tuple[str, ...] = ()
     local: LocalFiles | None = None
     is_done: bool = False
-    failed: PreparationFailure | None = None
+    failed: ReportedError | None = None
 
 
 def read_local_files(folder: Path) -> LocalFiles | None:
@@ -152,7 +152,7 @@ def read_local_files(folder: Path) -> LocalFiles | None:
         return None
 
 
-def list_local_files(folder: Path, in_use: Collection[str]) -> list[UsedFiles]:
+def refresh_used_files(folder: Path, in_use: Collection[str]) -> list[UsedFiles]:
     """The versions in a folder that have a pack; those `in_use` are so now."""
     found = []
     for version in folder.iterdir() if folder.is_dir() else ():
@@ -164,11 +164,11 @@ def list_local_files(folder: Path, in_use: Collection[str]) -> list[UsedFiles]:
         with contextlib.suppress(OSError):
             if local is not None:
                 used_at = note.stat().st_mtime
-                found.append(UsedFiles(used_at, version.name, local, not _is_withdrawn(version)))
+                found.append(UsedFiles(used_at, version.name, local, not _is_acceleration_withdrawn(version)))
     return sorted(found)
 
 
-def _is_withdrawn(folder: Path) -> bool:
+def _is_acceleration_withdrawn(folder: Path) -> bool:
     """Whether requests to this server have disproved what the pack says of faster ways."""
     try:
         record = read_record(folder / ACCELERATION)
@@ -208,13 +208,13 @@ def fetch_version(request: FetchRequest, files: FileStore) -> LocalFiles:
     packages cannot be installed here, and what FileStore raises.
     """
     if request.image:
-        _check_image(request)
+        _fetch_image(request)
     folder = Path(request.folder)
     partial = folder.with_name(f".{folder.name}.part")
     try:
         index = _unpack(request, files, partial)
         local = msgspec.structs.replace(request.local, bytes=sum(file.size for file in index.files))
-        if index.code is not None and not _has_code(index, request.code):
+        if index.code is not None and not _is_code_usable(index, request.code):
             local = _install_code(request, index, local, partial)
         _write_local_files(partial, local)
         _flush_files(partial, index)
@@ -286,14 +286,14 @@ def _describe_code(folder: Path, request: PublishRequest) -> PackedCode | None:
     return PackedCode(_describe_platform(request.code), python)
 
 
-def _describe_platform(code: CodeEnvironment) -> str:
+def _describe_platform(code: InstallSettings) -> str:
     """What installed packages depend on: machine, C library, Python, and the libraries beside them."""
     python = code.interpreter or sys.executable
-    digest = hashlib.sha256("\n".join(packages.describe_libraries(python)).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(packages.list_libraries(python)).encode()).hexdigest()
     return f"{sysconfig.get_platform()} {'-'.join(platform.libc_ver())} {digest}"
 
 
-def _has_code(index: PackIndex, code: CodeEnvironment) -> bool:
+def _is_code_usable(index: PackIndex, code: InstallSettings) -> bool:
     """Whether the installed packages of a pack are good here."""
     packed, python = index.code, code.interpreter or sys.executable
     return packed is not None and packed == PackedCode(
@@ -301,7 +301,7 @@ def _has_code(index: PackIndex, code: CodeEnvironment) -> bool:
     )
 
 
-def _check_image(request: FetchRequest) -> None:
+def _fetch_image(request: FetchRequest) -> None:
     found = container_engine.fetch_image(request.engine, request.image)
     if found != request.image_id:
         raise FailedPrecondition(
@@ -323,7 +323,7 @@ def _unpack(request: FetchRequest, files: FileStore, target: Path) -> PackIndex:
                 "again."
             ) from error
         try:
-            return _unpack_once(request, files, found, target)
+            return _try_unpack(request, files, found, target)
         except DamagedPackError as error:
             damage = error
     # Not removed: it may be this machine that is at fault.
@@ -335,7 +335,7 @@ def _unpack(request: FetchRequest, files: FileStore, target: Path) -> PackIndex:
     )
 
 
-def _unpack_once(request: FetchRequest, files: FileStore, found: FileInfo, target: Path) -> PackIndex:
+def _try_unpack(request: FetchRequest, files: FileStore, found: FileInfo, target: Path) -> PackIndex:
     remove_folder(target)
     target.mkdir(parents=True)
     if found.size + _SPARE_BYTES > shutil.disk_usage(target).free:
@@ -344,7 +344,7 @@ def _unpack_once(request: FetchRequest, files: FileStore, found: FileInfo, targe
         )
 
     def is_wanted(index: PackIndex, top: str) -> bool:
-        return top != CODE or _has_code(index, request.code)
+        return top != CODE or _is_code_usable(index, request.code)
 
     with files.open(found) as stream:
         try:

@@ -32,7 +32,7 @@ class _SourcePrefix:
         )
 
     @property
-    def resolve_links(self) -> _SourcePrefix:
+    def real_prefix(self) -> _SourcePrefix:
         """The real path of a local prefix."""
         return _SourcePrefix("", resolve_path(self.path))
 
@@ -109,7 +109,7 @@ class TrustedSources:
         real = resolve_path(path)
         # Both paths: a link outside of the prefix could be changed before the files are read.
         return any(
-            not prefix.bucket and prefix.contains("", path) and prefix.resolve_links.contains("", real)
+            not prefix.bucket and prefix.contains("", path) and prefix.real_prefix.contains("", real)
             for prefix in self.prefixes
         )
 

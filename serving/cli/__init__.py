@@ -39,7 +39,7 @@ def _run_command(words: Sequence[str]) -> None:
         case ["node", *rest] if typed := settings_parser.parse_settings(rest, NodeConfig):
             sys.exit(serve.node(serve.load_node_settings(typed.settings, typed.file)))
         case ["serve", *rest] if typed := settings_parser.parse_settings(rest, ServeConfig):
-            sys.exit(serve.serve(config.load_settings(ServeConfig, typed.settings, typed.file)))
+            sys.exit(serve.serve(config.load_sourced_settings(ServeConfig, typed.settings, typed.file)))
         case _:
             from serving.cli.app import build, build_command_tree  # noqa: PLC0415  start-up time
             from serving.cli.flags.argument_order import reorder_arguments  # noqa: PLC0415

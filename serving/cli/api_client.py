@@ -71,14 +71,20 @@ class ApiClient:
 
     def resolve_operation_name(self, operation: str) -> str:
         """The full name of an operation, given by its id or its full name."""
-        return operation if operation.startswith("projects/") else f"{self.project}/operations/{operation}"
+        return (
+            operation if operation.startswith("projects/") else f"{self.project_name}/operations/{operation}"
+        )
 
     def resolve_job_name(self, job: str) -> str:
         """The full name of a job, given by its id or its full name."""
-        return job if job.startswith("projects/") else f"{self.project}/jobs/{names.check_job_id(job, 'job')}"
+        return (
+            job
+            if job.startswith("projects/")
+            else f"{self.project_name}/jobs/{names.check_job_id(job, 'job')}"
+        )
 
     @property
-    def project(self) -> str:
+    def project_name(self) -> str:
         """The full name of the project, the parent of models, jobs and operations."""
         return f"projects/{self._check_project()}"
 

@@ -36,7 +36,7 @@ from serving.cli.parity import parity
 from serving.cli.simulation import simulate
 from serving.cli.studies import studies, trials
 from serving.cli.trials import job_trials
-from serving.config import NodeConfig, ServeConfig, load_settings
+from serving.config import NodeConfig, ServeConfig, load_sourced_settings
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
 _WIDTH = 100
@@ -168,7 +168,7 @@ def build() -> Callable[..., Any]:
     """The whole command; it is built once in a process."""
     app = _create_typer(_HELP, name="pilotlight")
     app.callback(help=_HELP)(_declare_common_flags)
-    app.command()(with_settings(ServeConfig, partial(load_settings, ServeConfig))(serve.serve))
+    app.command()(with_settings(ServeConfig, partial(load_sourced_settings, ServeConfig))(serve.serve))
     app.command()(with_settings(NodeConfig, serve.load_node_settings)(serve.node))
     app.command()(prepare_command.prepare)
     app.command()(demo.demo)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 
-from serving.logs.formatters import escape_lines
+from serving.logs.formatters import escape_each_line
 
 
 class Verbosity(StrEnum):
@@ -73,4 +73,4 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 
 def _print_line(message: str) -> None:
-    print(escape_lines(message), file=sys.stderr, flush=True)
+    print(escape_each_line(message), file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from serving.config import NodeConfig
 from serving.frameworks import find_user_code_framework, list_selectable
-from serving.predictor.interpreters import resolve_interpreter
+from serving.predictor.interpreters import resolve_interpreter_path
 from serving.scratch_folders import scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def prepare_model(config: NodeConfig, on_message: MessageCallback) -> Iterator[L
 def _prepare_source(config: NodeConfig, workplace: Path, on_message: MessageCallback) -> LoadSpec:
     from serving.runtimes import LoadSpec  # noqa: PLC0415  start-up time of the other commands
 
-    interpreter = resolve_interpreter(config.interpreter) if config.interpreter else ""
+    interpreter = resolve_interpreter_path(config.interpreter) if config.interpreter else ""
     packages = tuple(uri for uri in config.package_uris.split(",") if uri)
     framework = _find_framework_name(config)
     if "://" not in config.model_dir and not packages:
@@ -41,7 +41,7 @@ def _prepare_source(config: NodeConfig, workplace: Path, on_message: MessageCall
             framework,
             config.prediction_class,
             threads=config.threads,
-            external=_create_external(interpreter),
+            external=_create_external_interpreter(interpreter),
             method=config.prediction_method,
         )
     from serving.artifacts.prepare import PreparationRequest, prepare_version  # noqa: PLC0415
@@ -64,7 +64,7 @@ def _prepare_source(config: NodeConfig, workplace: Path, on_message: MessageCall
         config.prediction_class,
         folders,
         config.threads,
-        _create_external(ready.interpreter),
+        _create_external_interpreter(ready.interpreter),
         method=config.prediction_method,
     )
 
@@ -76,7 +76,7 @@ def _find_framework_name(config: NodeConfig) -> str:
     return next((one.name for one in list_selectable() if one.option == config.framework), "")
 
 
-def _create_external(interpreter: str) -> ExternalInterpreter | None:
+def _create_external_interpreter(interpreter: str) -> ExternalInterpreter | None:
     from serving.runtimes import ExternalInterpreter  # noqa: PLC0415
 
     return ExternalInterpreter(interpreter, shared_fate=True) if interpreter else None

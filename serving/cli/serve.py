@@ -105,7 +105,7 @@ def node(config: NodeConfig) -> int:
 
 def _create_acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationController | None:
     """None where acceleration is off or does not apply; its record is kept in the cache."""
-    from serving.node.acceleration_controller import AccelerationController, cached_record_location  # noqa: PLC0415
+    from serving.node.acceleration_controller import AccelerationController, allocate_record_location  # noqa: PLC0415
 
     if config.acceleration == "off" or source.external is not None:
         return None
@@ -113,7 +113,7 @@ def _create_acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationCo
         return None
     prepared = Path(config.prepared_dir) if config.prepared_dir else None
     return AccelerationController(
-        source, lambda: cached_record_location(config.cache_dir.expanduser(), source.model_dir, prepared)
+        source, lambda: allocate_record_location(config.cache_dir.expanduser(), source.model_dir, prepared)
     )
 
 

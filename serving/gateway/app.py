@@ -29,7 +29,7 @@ from serving.gateway.access.access_control import AccessControl, require_permiss
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.batch_requests import BatchRequestsApi
-from serving.gateway.api.discovery import DiscoveryApi, build_refusal
+from serving.gateway.api.discovery import DiscoveryApi, build_refusal_endpoint
 from serving.gateway.api.in_process import AsgiApp, InProcessApi
 from serving.gateway.api.introspection.acceleration import AccelerationApi
 from serving.gateway.api.introspection.events import EventsApi
@@ -84,7 +84,7 @@ from serving.gateway.observability.prediction_stats import ModelStatistics, Pred
 from serving.gateway.observability.request_log import RequestLog
 from serving.gateway.observability.wait_recorder import WaitRecorder
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
-from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, rate_limited
+from serving.gateway.proxy.rate_limits import ApiRateLimits, PredictionLimits, with_rate_limits
 from serving.gateway.proxy.routing_table import RoutingTable
 from serving.gateway.request_adapter import RequestAdapterMiddleware
 from serving.gateway.request_context import with_request_id_header
@@ -119,7 +119,7 @@ def build_routes(
     return [
         Route(
             path,
-            wrap_endpoint(method, endpoints.get(name) or build_refusal(name)),
+            wrap_endpoint(method, endpoints.get(name) or build_refusal_endpoint(name)),
             methods=[method.verb],
             name=name,
         )
@@ -225,7 +225,7 @@ class Gateway:
         self._catalog = (
             Catalog(store, self._on_publish, self._on_commit)
             if sharing is None
-            else sharing.create_catalog(self._on_publish, self._on_commit, self._on_taken_in)
+            else sharing.create_catalog(self._on_publish, self._on_commit, self._on_peer_commit)
         )
         self._schema_registry = SchemaRegistry(
             self._catalog, self._routing_table, self._activator, config.request_timeout, self._supervisor
@@ -323,7 +323,7 @@ class Gateway:
             None  # done once the pilots that are needed at start are ready
         )
         self._router = Starlette(
-            routes=[*self._build_routes(), *self._build_console_routes()],
+            routes=[*self._build_api_routes(), *self._build_console_routes()],
             lifespan=self._lifespan,
             exception_handlers={
                 ServingError: _handle_serving_error,
@@ -347,7 +347,7 @@ class Gateway:
         from serving.gateway.api.metadata_service import MetadataService  # noqa: PLC0415  only where gRPC is switched on
 
         return MetadataService(
-            self._describe_models,
+            self._create_model_info,
             wrap_endpoint=self._wrap_endpoint,
             stats=self._prediction_stats,
             tracing=self._tracing,
@@ -360,7 +360,7 @@ class Gateway:
         else:
             await self._http_app(scope, receive, with_request_id_header(scope, send))
 
-    def _build_routes(self) -> list[Route]:
+    def _build_api_routes(self) -> list[Route]:
         config = self._config
         models = ModelsApi(self._catalog, self._reconciler.with_usage, config.max_models_per_project)
         versions = VersionsApi(
@@ -378,7 +378,7 @@ class Gateway:
         status = StatusApi(
             self._server_status,
             self._metrics,
-            None if self._sharing is None else self._sharing.find_scope,
+            None if self._sharing is None else self._sharing.find_server_scope,
         )
         schemas = ModelSchemasApi(self._schema_registry, lambda: self._catalog.state, config.single_output)
         openapi = OpenApiDocumentApi(lambda: self._catalog.state, self._access, config)
@@ -464,11 +464,11 @@ class Gateway:
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
             **PoliciesApi(self._catalog, self._access).build_endpoints(),
-            **ProtocolMetadataApi(self._describe_models).build_endpoints(),
+            **ProtocolMetadataApi(self._create_model_info).build_endpoints(),
         }
         if self._sharing is not None:
             endpoints = {
-                name: self._sharing.with_newest_state(endpoint) for name, endpoint in endpoints.items()
+                name: self._sharing.with_not_found_retry(endpoint) for name, endpoint in endpoints.items()
             }
         return build_routes(
             {
@@ -523,7 +523,7 @@ class Gateway:
             self._metric_curves = MetricCurveReader(self._bucket_curves.read)
         return await self._metric_curves.read(job_dir)
 
-    def _describe_models(self) -> CatalogModelInfo:
+    def _create_model_info(self) -> CatalogModelInfo:
         return CatalogModelInfo(
             self._catalog.state,
             self._get_readiness().state is ReadinessState.READY,
@@ -535,7 +535,7 @@ class Gateway:
 
     def _wrap_endpoint(self, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
         """What a call goes through, from the outside to the endpoint."""
-        endpoint = rate_limited(self._api_limits, method, with_checked_fields(method, endpoint))
+        endpoint = with_rate_limits(self._api_limits, method, with_checked_fields(method, endpoint))
         if self._access is not None:
             endpoint = require_permission(self._access, method, endpoint)
         audited = with_selected_fields(method, audit_result(self._audit, method, endpoint))
@@ -639,7 +639,7 @@ class Gateway:
 
     def _on_publish(self, commit: Commit) -> None:
         if self._access is not None:
-            self._access.publish_policies(commit.after.policies)
+            self._access.set_policies(commit.after.policies)
         self._routing_table.apply_commit(commit)
         for before, after in commit.iter_changed_versions():
             if before is not None and after is None:
@@ -650,14 +650,14 @@ class Gateway:
             self._sharing.apply_commit(commit)
         if self._is_ready:
             self._reconciler.apply_commit(commit)
-            self._jobs.fail_orphaned_jobs(commit.after)
+            self._jobs.fail_jobs_missing_version(commit.after)
 
     def _on_commit(self, commit: Commit) -> None:
         for ending in find_completions(commit.before, commit.changes):
             self._audit.record_operation_result(ending.call, ending.status, ending.operation)
         self._event_publisher.on_commit(commit)
 
-    def _on_taken_in(self, commit: Commit) -> None:
+    def _on_peer_commit(self, commit: Commit) -> None:
         """Do what concerns this server of what another one has committed."""
         if not self._is_ready:
             return
@@ -668,10 +668,10 @@ class Gateway:
         self._jobs.apply_commit(commit)
 
     def _get_span_counts(self) -> Mapping[str, int]:
-        return {} if self._tracing is None else self._tracing.span_counts.get_final_counts()
+        return {} if self._tracing is None else self._tracing.span_counts.get_result_counts()
 
     def _get_suggestion_counts(self) -> SuggestionCounts:
-        answered, failed, seconds = self._suggestions.get_counts()
+        answered, failed, seconds = self._suggestions.get_answer_totals()
         return SuggestionCounts({"answered": answered, "failed": failed}, seconds)
 
     def _list_servers(self) -> Sequence[ServerView]:
@@ -705,13 +705,13 @@ class Gateway:
     def _on_node_changed(self, node: Node) -> None:
         self._activator.on_node_changed(node)
         self._autoscaler.on_node_changed(node)
-        self._metrics.node_changed(node)
-        self._watchdog.node_changed(node)
+        self._metrics.on_node_changed(node)
+        self._watchdog.on_node_changed(node)
         self._event_publisher.on_node_changed(node)
         if node.state is NodeState.READY:
             self._schema_registry.record_schema(self._reconciler.find_record(node.key), node)
         if node.state is NodeState.GONE:
-            self._prediction_proxy.close_node(node)
+            self._prediction_proxy.close_node_client(node)
 
     def _on_node_output(self, node: Node, line: str) -> None:
         record = self._reconciler.find_record(node.key)
@@ -785,7 +785,7 @@ class Gateway:
                 "versions": len(state.versions),
                 "jobs": jobs,
                 "auditLog": self._audit.stats(),
-                "requestLog": await self._request_log.get_stats(),
+                "requestLog": await self._request_log.sum_counts(),
             }
         )
 

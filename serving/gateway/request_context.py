@@ -66,7 +66,7 @@ _TRACEPARENT = re.compile(
 )
 
 
-def identify_request(head: RequestHead) -> bytes:
+def choose_request_id(head: RequestHead) -> bytes:
     """The client's `X-Request-Id` if it is well-formed, else its trace id, else a new id."""
     headers = head.prediction_headers
     own, parent = headers.get(REQUEST_ID_HEADER), headers.get(TRACEPARENT)
@@ -85,7 +85,7 @@ def ensure_request_id(scope: Scope) -> str:
     """The id of a request, made on the first call unless `set_request_id` was called."""
     known: str | None = scope.get(_REQUEST_ID_KEY)
     if known is None:
-        known = scope[_REQUEST_ID_KEY] = _read_client_id(scope["headers"]) or _new_request_id().decode()
+        known = scope[_REQUEST_ID_KEY] = _read_request_id(scope["headers"]) or _new_request_id().decode()
     return known
 
 
@@ -115,7 +115,7 @@ def _new_request_id() -> bytes:
     return b"%b%016x" % (_PREFIX, next(_numbers))
 
 
-def _read_client_id(headers: Headers) -> str:
+def _read_request_id(headers: Headers) -> str:
     trace = b""
     for name, value in headers:
         if name == REQUEST_ID_HEADER and _WELL_FORMED.fullmatch(value):

@@ -103,7 +103,7 @@ class ServerPeers:
 
         self._placement = placement = ServerPlacement(
             self._membership,
-            self._describe_own(own, port),
+            self._build_own_record(own, port),
             PlacementDemand(gateway.autoscaler, gateway.pool, config.queue_requests),
             read_load=lambda: gateway.load_meter.load.highest,
             owns_work=gateway.owns_work,
@@ -112,7 +112,7 @@ class ServerPeers:
             on_shares_changed=gateway.reconciler.reshare_nodes,
             find_limit=gateway.reconciler.find_node_limit,
         )
-        gateway.deployer.divide_nodes(placement.find_share)
+        gateway.deployer.set_share_finder(placement.find_share)
         gateway.proxy.peers = placement
         await placement.renew()
 
@@ -149,9 +149,9 @@ class ServerPeers:
         if self._placement is not None:
             await self._placement.leave()
 
-    def find_worker(self) -> JobServer | None:
+    def find_work_owner(self) -> JobServer | None:
         """The other server that does the work, as far as this one knows."""
-        found = None if self._placement is None else self._placement.find_worker()
+        found = None if self._placement is None else self._placement.find_work_owner()
         return None if found is None else JobServer(found.id, found.name)
 
     async def ask(self, server: str, question: bytes, seconds: float) -> bytes | None:
@@ -160,9 +160,9 @@ class ServerPeers:
         return None if client is None else await client.ask(question, seconds)
 
     @property
-    def revision(self) -> int:
+    def owners_revision(self) -> int:
         """Implements `serving.gateway.control.version_prefetcher.Placement`."""
-        return 0 if self._placement is None else self._placement.revision
+        return 0 if self._placement is None else self._placement.owners_revision
 
     def is_owner(self, key: str) -> bool:
         return self._placement is not None and self._placement.is_owner(key)
@@ -180,7 +180,7 @@ class ServerPeers:
         placement = self._placement
         return ({}, 0.0) if placement is None else (dict(placement.hops), placement.hop_seconds)
 
-    def _describe_own(self, own: JobServer, port: int) -> ServerRecord:
+    def _build_own_record(self, own: JobServer, port: int) -> ServerRecord:
         config, pool = self._config, self._gateway.pool
         return ServerRecord(
             id=own.id,
@@ -189,7 +189,7 @@ class ServerPeers:
             port=port,
             machine=machine.identify_machine(),
             folder=str(config.state_dir),
-            memory_bytes=max(1, config.memory_bytes or pool.free_memory()),
+            memory_bytes=max(1, config.memory_bytes or pool.available_memory()),
             processors=pool.count_cores(),
             weight=WEIGHT_STEPS,
             starting=True,
@@ -197,7 +197,7 @@ class ServerPeers:
         )
 
 
-def name_server(config: ServeConfig) -> str:
+def build_server_name(config: ServeConfig) -> str:
     """What operators know a server by."""
     return f"{socket.gethostname()}:{config.port or os.getpid()}"
 

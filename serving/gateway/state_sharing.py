@@ -34,7 +34,7 @@ from serving.gateway.jobs.job_reader import LocalJobReader
 from serving.gateway.jobs.log_copies import LogCopies
 from serving.gateway.jobs.shared_job_reader import SharedJobReader
 from serving.gateway.proxy.prediction_proxy import PredictionProxy
-from serving.gateway.server_peers import PeerCollaborators, ServerPeers, identify_server, name_server
+from serving.gateway.server_peers import PeerCollaborators, ServerPeers, build_server_name, identify_server
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.records import JobServer
 from serving.gateway.state.shared.postgres_store import PostgresStore
@@ -48,7 +48,7 @@ _MAX_DIGITS = 18
 _REFRESH_SECONDS = 1.0
 
 
-class SharedWork(OwnedWork, Protocol):
+class CommitAwareWork(OwnedWork, Protocol):
     """Work that calls of the API on any server ask for."""
 
     def apply_commit(self, commit: Commit) -> None:
@@ -126,7 +126,7 @@ class StateSharing:
 
         Raises InvalidArgument and FailedPrecondition for settings that cannot be used.
         """
-        self._server_name = name_server(config)
+        self._server_name = build_server_name(config)
         if config.peer_port != OFF:
             catalog = self._catalog
             questions = JobQuestionAnswerer(job_reader, lambda: catalog.state, lambda: catalog.owns_work)
@@ -163,16 +163,16 @@ class StateSharing:
     async def identify_server(self, config: ServeConfig) -> JobServer:
         """Find out what this server is known by; before that `own_server` is None. Raises Unavailable."""
         id_of_folder = await ThreadPool("server id", 1).run(identify_server, config.state_dir)
-        self.own_server = JobServer(id_of_folder, name_server(config))
+        self.own_server = JobServer(id_of_folder, build_server_name(config))
         return self.own_server
 
-    def find_scope(self, key: str) -> ServerScope:
+    def find_server_scope(self, key: str) -> ServerScope:
         """Of which server a status tells, and the servers of a version, "" for none."""
         owners = self._peers.list_owners(key) if key and self._peers is not None else ()
         return ServerScope(self._server_name, owners)
 
     def start(
-        self, supervisor: Supervisor, works: Sequence[SharedWork], closing: contextlib.AsyncExitStack
+        self, supervisor: Supervisor, works: Sequence[CommitAwareWork], closing: contextlib.AsyncExitStack
     ) -> None:
         """Follow the other servers, and do the works while they are this server's.
 
@@ -225,7 +225,7 @@ class StateSharing:
 
         return answer
 
-    def with_newest_state(self, endpoint: Endpoint) -> Endpoint:
+    def with_not_found_retry(self, endpoint: Endpoint) -> Endpoint:
         """Say that something is not there by the newest state only: another server may just have made it.
 
         The endpoint is called twice then: one that says so has changed nothing, or what it changed is gone.

@@ -21,7 +21,7 @@ def escape_control_characters(text: str) -> str:
     )
 
 
-def escape_lines(text: str) -> str:
+def escape_each_line(text: str) -> str:
     """Escape control characters, except tabs and newlines."""
     return "\n".join(map(escape_control_characters, text.split("\n")))
 
@@ -30,7 +30,7 @@ class TextFormatter(logging.Formatter):
     """Escapes control characters: output of models and names from clients must not control a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return escape_lines(super().format(record))
+        return escape_each_line(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):

@@ -97,7 +97,9 @@ class AccelerationController:
         started = time.perf_counter()
         location = self._locate()
         try:
-            run_in_subprocess(VerificationOrder.from_spec(self._source, Path(location.folder), location.key))
+            run_in_subprocess(
+                VerificationOrder.from_load_spec(self._source, Path(location.folder), location.key)
+            )
         except Exception:
             # The version is served without acceleration.
             logger.exception("the model's acceleration cannot be verified")
@@ -117,7 +119,7 @@ class AccelerationController:
             return  # the load says what is wrong
         if self._find_record(location) is not None:
             return
-        order = VerificationOrder.from_spec(
+        order = VerificationOrder.from_load_spec(
             self._source, Path(location.folder), location.key, in_background=True
         )
         try:
@@ -202,7 +204,7 @@ class AccelerationController:
         }
 
     async def _verify_in_background(self, location: RecordLocation) -> None:
-        order = VerificationOrder.from_spec(
+        order = VerificationOrder.from_load_spec(
             self._source, Path(location.folder), location.key, in_background=True
         )
         # In this process's group, with which it is killed: it needs no lifeline of its own.
@@ -305,7 +307,7 @@ class AccelerationController:
         return Path("" if self._location is None else self._location.folder)
 
 
-def find_comparison_counts(shared_memory: RequestMarks, slots: int) -> MutableSequence[int] | None:
+def view_comparison_counts(shared_memory: RequestMarks, slots: int) -> MutableSequence[int] | None:
     """The counts at the end of the shared memory; None without `slots`, which means marks alone."""
     if not slots:
         return None
@@ -321,7 +323,7 @@ def compute_key(model_dir: Path) -> AccelerationKey:
     )
 
 
-def cached_record_location(cache: Path, model_dir: Path, prepared: Path | None = None) -> RecordLocation:
+def allocate_record_location(cache: Path, model_dir: Path, prepared: Path | None = None) -> RecordLocation:
     """The location for a standalone node; removes the oldest records over the limit. Raises OSError."""
     key = compute_key(model_dir)
     root = cache / "acceleration"

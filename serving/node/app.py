@@ -36,7 +36,7 @@ from serving.node.batch_equivalence import (
 )
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.request_marks import CallMark, RequestMarks
 from serving.node.warmup.protocol_warmup import StubRuntime, make_http_examples, warm_up_predictor
 from serving.runtimes import LoadSpec, Runtime, load_model, model_check
@@ -73,16 +73,16 @@ class ReadyReport:
         return asdict(self)
 
 
-ProtocolWarmup = Callable[[Predictor, ModelSchema], Awaitable[None]]
+ProtocolWarmup = Callable[[NodePredictor, ModelSchema], Awaitable[None]]
 
 
-async def warm_up_all_protocols(predictor: Predictor, schema: ModelSchema) -> None:
+async def warm_up_all_protocols(predictor: NodePredictor, schema: ModelSchema) -> None:
     """Each example once, but the first one twice: the second call is the one that is timed."""
     examples = list(make_http_examples(schema))
     await warm_up_predictor(predictor, [*examples[:1], *examples], rounds=1, seconds=_WARMUP_SECONDS)
 
 
-async def _warm_up_first_request(predictor: Predictor, schema: ModelSchema) -> None:
+async def _warm_up_first_request(predictor: NodePredictor, schema: ModelSchema) -> None:
     """The first example, twice: a request waits, and the spare process has warmed up the other protocols."""
     examples = list(itertools.islice(make_http_examples(schema), 1))
     await warm_up_predictor(predictor, examples, rounds=2, seconds=_WARMUP_SECONDS)
@@ -128,7 +128,7 @@ class ServingNode:
         self._protocol_warmup = protocol_warmup or (
             _warm_up_first_request if waking else warm_up_all_protocols
         )
-        self._tuning_task: asyncio.Task[None] | None = None
+        self._background_checks: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._runs_user_code = bool(source.packages or source.prediction_class or source.model_container)
@@ -137,7 +137,7 @@ class ServingNode:
         )
         self._startup_task: asyncio.Task[None] | None = None
         self._started_at = time.monotonic()
-        self.predictor: Predictor | None = None  # once the version is loaded and warmed
+        self.predictor: NodePredictor | None = None  # once the version is loaded and warmed
         self.schema: ModelSchema | None = schema  # once it is loaded
         self.legacy_model_errors = settings.legacy_model_errors
         self.has_bare_answers = settings.single_output == "bare"
@@ -148,8 +148,8 @@ class ServingNode:
     def stop(self) -> None:
         if self._startup_task is not None:
             self._startup_task.cancel()
-        if self._tuning_task is not None:
-            self._tuning_task.cancel()
+        if self._background_checks is not None:
+            self._background_checks.cancel()
         self._compute_thread.shutdown(wait=False, cancel_futures=True)
 
     def collect_stats(self) -> dict[str, Any]:
@@ -194,12 +194,12 @@ class ServingNode:
         if typical is not None:
             executor.record_duration(typical)
         limits = BatchLimits(
-            merge_rows=_current_decision(check).limit_batch_rows(self._settings.merge_rows),
+            merge_rows=_current_decision(check).compute_max_batch_rows(self._settings.merge_rows),
             queue_requests=self._settings.queue_requests,
             queue_bytes=self._settings.queue_bytes,
         )
         await self._warm_up_protocols(runtime, executor, limits)
-        self.predictor = predictor = Predictor(
+        self.predictor = predictor = NodePredictor(
             runtime,
             executor,
             limits,
@@ -220,12 +220,14 @@ class ServingNode:
             report.merge_reason,
         )
         self._on_ready(report)
-        self._tuning_task = loop.create_task(
-            self._tune_in_background(predictor, runtime, check, self._mark_calls(executor.run_other_work))
+        self._background_checks = loop.create_task(
+            self._run_background_checks(
+                predictor, runtime, check, self._with_call_mark(executor.run_other_work)
+            )
         )
-        self._tuning_task.add_done_callback(_log_tuning_error)
+        self._background_checks.add_done_callback(_log_check_error)
 
-    def _mark_calls(self, submit_work: SubmitWork) -> SubmitWork:
+    def _with_call_mark(self, submit_work: SubmitWork) -> SubmitWork:
         """The same, with the call mark set while the work runs."""
         return lambda work: submit_work(self.call_mark.mark_calls(work))
 
@@ -238,11 +240,17 @@ class ServingNode:
             runtime, executor = StubRuntime(), AdaptiveExecutor(self._compute_thread, may_inline=True)
             schema = runtime.infer_schema()
         if schema is not None:
-            predictor = Predictor(runtime, executor, limits, self._settings, marks=bytearray(), schema=schema)
+            predictor = NodePredictor(
+                runtime, executor, limits, self._settings, marks=bytearray(), schema=schema
+            )
             await self._protocol_warmup(predictor, schema)
 
-    async def _tune_in_background(
-        self, predictor: Predictor, runtime: Runtime, check: BatchEquivalenceCheck, submit_work: SubmitWork
+    async def _run_background_checks(
+        self,
+        predictor: NodePredictor,
+        runtime: Runtime,
+        check: BatchEquivalenceCheck,
+        submit_work: SubmitWork,
     ) -> None:
         """The checks that readiness does not wait for."""
         if self._acceleration is not None:
@@ -250,21 +258,21 @@ class ServingNode:
                 submit_work, is_batching=_current_decision(check).merge
             )
             if activated is not None and check.decision is None:
-                check = BatchEquivalenceCheck(self._check_batching(runtime, activated))
+                check = BatchEquivalenceCheck(self._decide_batching(runtime, activated))
         if check.decision is None:
             decision = await finish_check(check, submit_work)
-            predictor.set_max_batch_rows(decision.limit_batch_rows(self._settings.merge_rows))
+            predictor.set_max_batch_rows(decision.compute_max_batch_rows(self._settings.merge_rows))
             logger.info("dynamic batching: %s (%s)", "on" if decision.merge else "off", decision.reason)
 
     def _try_to_load(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
         try:
-            return self._load_runtime()
+            return self._load_and_warm_up()
         except Exception:
             raise
         except BaseException as error:  # user code may raise anything; the start would fail silently
             raise LoadFailed(describe_exception(error)) from error
 
-    def _load_runtime(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
+    def _load_and_warm_up(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
         ThreadLimit(self._settings.threads).apply()
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         start = time.perf_counter()
@@ -272,7 +280,7 @@ class ServingNode:
         loaded = time.perf_counter()
         # The strategy that will serve is activated first: batch equivalence is checked for it.
         accelerated = None if self._acceleration is None else self._acceleration.activate(runtime)
-        check = BatchEquivalenceCheck(self._check_batching(runtime, accelerated))
+        check = BatchEquivalenceCheck(self._decide_batching(runtime, accelerated))
         check.run_for(self._batch_check_seconds)
         decision = _current_decision(check)
         self.schema = schema = self._known_schema or infer_model_schema(runtime, self._source.model_dir)
@@ -289,7 +297,7 @@ class ServingNode:
             warnings=warnings,
             load_seconds=round(loaded - start, 4),
             warm_seconds=round(warmed - loaded, 4),
-            pilot=_find_pilot(runtime.framework),
+            pilot=_find_pilot_key(runtime.framework),
             exact=runtime.exact,
             once_seconds=0.0
             if self._acceleration is None
@@ -309,7 +317,8 @@ class ServingNode:
             warm_up_model_briefly(runtime)
             return None, ()
         warmed = warm_up_model(
-            runtime, (decision.limit_batch_rows(self._settings.merge_rows), 1) if decision.merge else (1,)
+            runtime,
+            (decision.compute_max_batch_rows(self._settings.merge_rows), 1) if decision.merge else (1,),
         )
         tried = (
             *model_check.run_trials(runtime, schema, read_examples(self._source.model_dir)),
@@ -320,7 +329,7 @@ class ServingNode:
             raise LoadFailed(found.failure)
         return warmed.seconds, (*found.warnings, *model_check.warn_untried(runtime, tried))
 
-    def _check_batching(self, runtime: Runtime, accelerated: Predict | None) -> BatchCheckSteps:
+    def _decide_batching(self, runtime: Runtime, accelerated: Predict | None) -> BatchCheckSteps:
         match self._settings.merge_requests:
             case "on":
                 return BatchingDecision(True, "asked for")
@@ -333,7 +342,7 @@ class ServingNode:
                 return (yield from check_batch_equivalence(runtime, accelerated))
 
 
-def _find_pilot(framework: Framework) -> str:
+def _find_pilot_key(framework: Framework) -> str:
     """The key of the pilot that has imported most of what this node has."""
     if framework.runs_user_code:
         known = (one for one in load_frameworks().values() if one.user_imports)
@@ -341,7 +350,7 @@ def _find_pilot(framework: Framework) -> str:
     return framework.pilot
 
 
-def _log_tuning_error(task: asyncio.Task[None]) -> None:
+def _log_check_error(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("background tuning failed; serving continues unchanged", exc_info=error)
 

@@ -19,7 +19,7 @@ from serving.acceleration.candidates import AccelerableRuntime, Predict
 from serving.runtimes import Runtime, output_equality
 from serving.runtimes.instance_batch import Batch, count_rows, take_rows
 from serving.runtimes.model_check import PredictionTrial, make_failed_trial
-from serving.runtimes.output_equality import make_bounded_rows
+from serving.runtimes.output_equality import make_synthetic_batch
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class BatchingDecision:
     reason: str
     max_rows: int | None = None
 
-    def limit_batch_rows(self, limit: int) -> int:
+    def compute_max_batch_rows(self, limit: int) -> int:
         """How many rows a batch may have where `limit` is the setting; 1: no batching."""
         if not self.merge:
             return 1
@@ -111,7 +111,7 @@ def _time_call(runtime: Runtime, request: RuntimeCall) -> float:
 
 def _make_warmup_calls(runtime: Runtime, sizes: Sequence[int]) -> Iterable[RuntimeCall]:
     for size in sizes:
-        rows = make_bounded_rows(runtime, size)
+        rows = make_synthetic_batch(runtime, size)
         if rows is not None:
             # Twice: the first call of a size pays for memory and threads, the second is typical.
             yield from ((rows, {}), (rows, {}))
@@ -127,7 +127,7 @@ def check_batch_equivalence(
     """
     if not runtime.mergeable:
         return BatchingDecision(False, "the model does not declare independent rows")
-    rows = make_bounded_rows(runtime, row_count)
+    rows = make_synthetic_batch(runtime, row_count)
     if rows is None:
         return BatchingDecision(False, "no synthetic rows can be made for it")
     try:
@@ -149,7 +149,7 @@ def confirm_batch_equivalence(
 def _compare_batched_answers(runtime: Runtime, accelerated: Predict | None, rows: Batch) -> BatchCheckSteps:
     reference = runtime.predict_reference if isinstance(runtime, AccelerableRuntime) else runtime.predict
     row_count = count_rows(rows)
-    if (yield from _is_slow(reference, take_rows(rows, slice(0, 1)))):
+    if (yield from _measure_if_slow(reference, take_rows(rows, slice(0, 1)))):
         rows = take_rows(rows, slice(0, _ROWS_IF_SLOW))
     single = yield from output_equality.predict_stepwise(reference, rows, 1)
     own: output_equality.Tolerance = {}
@@ -176,7 +176,7 @@ def _compare_batched_answers(runtime: Runtime, accelerated: Predict | None, rows
     )
 
 
-def _is_slow(reference: Predict, row: Batch) -> Generator[None, None, bool]:
+def _measure_if_slow(reference: Predict, row: Batch) -> Generator[None, None, bool]:
     """Whether a call takes long; the first one is not timed."""
     reference(row)
     yield

@@ -128,7 +128,7 @@ class Batcher:
             return
         self._count_call(group)
         self._current_group = group
-        self._executor.run(self._compute_group, self._finish_group)
+        self._executor.run(self._predict_current_group, self._finish_group)
 
     def _count_call(self, group: Sequence[NodeRequest]) -> None:
         self.calls += 1
@@ -165,7 +165,7 @@ class Batcher:
         )
         return True
 
-    def _compute_group(self) -> list[BatchOutcome]:
+    def _predict_current_group(self) -> list[BatchOutcome]:
         return self._predict_group(self._current_group)
 
     def _predict_group(self, group: Sequence[NodeRequest]) -> list[BatchOutcome]:

@@ -105,7 +105,7 @@ class AdaptiveExecutor:
         return outcomes
 
 
-class Servable:
+class BatchedRuntime:
     """What a request reaches: the runtime with its batcher and its executor.
 
     `answer` gets the outcomes; see `Batcher`. `call_mark` is set during each call of the runtime.
@@ -142,12 +142,12 @@ class Servable:
         self._direct_calls = 0
 
     @property
-    def is_idle(self) -> bool:
+    def can_predict_now(self) -> bool:
         """Whether a request can be computed at once, bypassing the queue."""
         return self._executor.runs_inline and not self._batcher.is_active
 
     def predict_now(self, request: NodeRequest) -> Batch:
-        """Predict on the event loop; only while `is_idle`."""
+        """Predict on the event loop; only while `can_predict_now`."""
         self._direct_calls += 1
         group = (request,)
         started = mark_computing(group, self._marks)

@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.errors import Unavailable
 from serving.http_headers import Headers
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.request import NO_SLOT, NodeRequest
 from serving.protocols import DEFAULT_METADATA, decode_metadata
 from serving.protocols.errors import render_error
@@ -107,7 +107,7 @@ class GatewayChannel(FrameProtocol):
 
     def _start_prediction(
         self,
-        predictor: Predictor | None,
+        predictor: NodePredictor | None,
         head: tuple[Any, ...],
         metadata: bytes,
         body: Body,
@@ -145,7 +145,7 @@ class GatewayChannelServer:
 
     def __init__(
         self,
-        predictor: Callable[[], Predictor | None],
+        predictor: Callable[[], NodePredictor | None],
         *,
         slots: int,
         max_body_bytes: int,

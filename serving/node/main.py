@@ -19,7 +19,7 @@ from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema, unpack_outline
 from serving.node.acceleration_controller import (
     AccelerationController,
-    find_comparison_counts,
+    view_comparison_counts,
 )
 from serving.node.app import ReadyReport, ServingNode
 from serving.node.gateway_channel import GatewayChannelServer
@@ -52,7 +52,9 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     pilot: str = ""
     container: ContainerRunConfig | None = None
 
-    def make_source(self, threads: int, on_companion_start: Callable[[int], None] | None = None) -> LoadSpec:
+    def make_load_spec(
+        self, threads: int, on_companion_start: Callable[[int], None] | None = None
+    ) -> LoadSpec:
         """What to load; `on_companion_start` gets the pid of a predictor process or container."""
         external = None
         if self.interpreter:
@@ -86,11 +88,11 @@ def start(
     parsed = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**parsed.settings)
     marks, histograms = split_shared_memory(board, parsed.slots)
-    source = parsed.make_source(settings.threads, lambda pid: report({"companion": pid}))
+    source = parsed.make_load_spec(settings.threads, lambda pid: report({"companion": pid}))
     acceleration = None
     if (location := parsed.acceleration) is not None:
         acceleration = AccelerationController(
-            source, lambda: location, find_comparison_counts(board, parsed.slots)
+            source, lambda: location, view_comparison_counts(board, parsed.slots)
         )
         if not parsed.waking:
             acceleration.verify_before_load()

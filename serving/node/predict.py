@@ -22,7 +22,7 @@ from serving.latency_histograms import LatencyHistograms
 from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
 from serving.node.codecs import Codec, CodecCache, ServedModel
-from serving.node.compute import AdaptiveExecutor, Servable
+from serving.node.compute import AdaptiveExecutor, BatchedRuntime
 from serving.node.request import NodeRequest
 from serving.node.request_marks import CallMark, RequestMarks, record_timing, server_timing_header
 from serving.protocols import DEFAULT_METADATA, Reply, RequestMetadata
@@ -35,7 +35,7 @@ from serving.runtimes.schema_inference import unknown_schema
 logger = logging.getLogger(__name__)
 
 
-class Predictor:
+class NodePredictor:
     """Answers prediction requests with a runtime, and keeps their marks.
 
     `schema` is the model's, as far as known; AI Platform's JSON needs none. `histograms` counts the phases of
@@ -54,8 +54,8 @@ class Predictor:
         histograms: LatencyHistograms | None = None,
         call_mark: CallMark | None = None,
     ) -> None:
-        self._servable = Servable(
-            runtime, executor, limits, marks, self._respond_to_requests, call_mark=call_mark
+        self._servable = BatchedRuntime(
+            runtime, executor, limits, marks, self._respond_safely, call_mark=call_mark
         )
         self._input_format = runtime.input_format
         self._timeout = settings.request_timeout
@@ -98,7 +98,7 @@ class Predictor:
             else:
                 request.decode_body(self.get_codec(call), body)
             request.parsed_at = time.monotonic()
-            if not (idle_fast_path and self._servable.is_idle):
+            if not (idle_fast_path and self._servable.can_predict_now):
                 self._servable.submit(request)
                 return
             self._respond_to_group((request,), self._servable.predict_now(request))
@@ -116,7 +116,7 @@ class Predictor:
 
     # ---- answers
 
-    def _respond_to_requests(self, group: Sequence[NodeRequest], outcome: Batch | Exception) -> None:
+    def _respond_safely(self, group: Sequence[NodeRequest], outcome: Batch | Exception) -> None:
         """Answer requests that were computed together; `outcome` has the predictions of all in one batch.
 
         Raises nothing; a failure of one request affects no other.
@@ -163,7 +163,7 @@ class Predictor:
             self._send_error(group[0], error)
             return
         for request, own in _split_predictions(group, predictions):
-            self._respond_to_requests((request,), own)
+            self._respond_safely((request,), own)
 
     def _respond_with_codecs(
         self, group: Sequence[NodeRequest], predictions: Batch, predicted: float

@@ -41,7 +41,7 @@ def prepare_record(source: LoadSpec) -> AccelerationRecord:
     """
     key = compute_key(source.model_dir)
     with scratch_folder("prepare") as folder:
-        found = run_in_subprocess(VerificationOrder.from_spec(source, folder, key))
+        found = run_in_subprocess(VerificationOrder.from_load_spec(source, folder, key))
     record = without_forms(found)
     if record.failure:
         return record

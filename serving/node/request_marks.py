@@ -68,7 +68,7 @@ class CallMark:
         self._numbers = itertools.count(1)
 
     @property
-    def current_call(self) -> int:
+    def current_call_number(self) -> int:
         """The number of the current call; 0 while there is none."""
         return self._cells[self._index]
 
@@ -158,10 +158,10 @@ def record_timing(
         return
     cells[NODE_ROWS] += sum([request.rows for request in group])
     parse, wait, infer, encode = range(len(NODE_PHASES))
-    histograms.record_all(parse, [request.parsed_at - request.received_at for request in group])
-    histograms.record_all(wait, [predicted - request.parsed_at - request.infer_seconds for request in group])
-    histograms.record_all(infer, [request.infer_seconds for request in group])
-    histograms.record_all(encode, [encoded - predicted] * len(group))
+    histograms.record_many(parse, [request.parsed_at - request.received_at for request in group])
+    histograms.record_many(wait, [predicted - request.parsed_at - request.infer_seconds for request in group])
+    histograms.record_many(infer, [request.infer_seconds for request in group])
+    histograms.record_many(encode, [encoded - predicted] * len(group))
 
 
 def server_timing_header(request: NodeRequest, predicted: float, encoded: float) -> Headers:

@@ -299,14 +299,14 @@ def build_predict_operation(schema: ModelSchema, title: str) -> OpenApiOperation
     )
 
 
-def with_legacy_errors(operation: Json) -> Json:
+def add_legacy_errors(operation: Json) -> Json:
     """Describe errors of models and their inputs as AI Platform sent them, with 200."""
     success = operation["responses"]["200"]["content"][JSON]
     success["schema"] = {"anyOf": [success["schema"], schema_ref("ErrorText")]}
     return operation
 
 
-def with_example(operation: Json, schema: ModelSchema) -> Json:
+def add_example(operation: Json, schema: ModelSchema) -> Json:
     """Add a request that was answered, and its response."""
     asked, answered = prediction_schemas.example_request(schema), prediction_schemas.example_response(schema)
     if asked is not None:

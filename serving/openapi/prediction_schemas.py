@@ -78,7 +78,7 @@ def _row_schemas(schema: ModelSchema, signature: ModelSignature | None) -> Seque
     framework = find_by_platform(schema.platform)
     values = [_tensor_row_schema(tensor, _input_schema(tensor, framework)) for tensor in signature.inputs]
     if framework.takes_named_tensors:
-        named = _object_schema([tensor.name for tensor in signature.inputs], values)
+        named = _named_values_schema([tensor.name for tensor in signature.inputs], values)
         return (_any_of([values[0], named]) if len(values) == 1 else named,)
     if len(signature.inputs) == 1 and signature.inputs[0].name == "instances":
         return values
@@ -86,7 +86,7 @@ def _row_schemas(schema: ModelSchema, signature: ModelSignature | None) -> Seque
     row: Json = {"type": "array", "prefixItems": values, "items": False, "minItems": count, "maxItems": count}
     if signature.inputs[0].name == "column-0":
         return (row,)
-    return _object_schema([tensor.name for tensor in signature.inputs], values), row
+    return _named_values_schema([tensor.name for tensor in signature.inputs], values), row
 
 
 def _prediction_schema(schema: ModelSchema, signature: ModelSignature) -> Json:
@@ -94,7 +94,7 @@ def _prediction_schema(schema: ModelSchema, signature: ModelSignature) -> Json:
         return _ANY_VALUE
     values = [_tensor_row_schema(tensor, _output_schema(tensor)) for tensor in signature.outputs]
     named = _has_named_tensors(schema) and not (schema.bare and len(values) == 1)
-    return _object_schema([tensor.name for tensor in signature.outputs], values) if named else values[0]
+    return _named_values_schema([tensor.name for tensor in signature.outputs], values) if named else values[0]
 
 
 def _body_schema(schema: ModelSchema, properties: Json, required: list[str]) -> Json:
@@ -130,7 +130,7 @@ def _has_named_tensors(schema: ModelSchema) -> bool:
     return find_by_platform(schema.platform).takes_named_tensors
 
 
-def _object_schema(names: Sequence[str], values: Sequence[Json]) -> Json:
+def _named_values_schema(names: Sequence[str], values: Sequence[Json]) -> Json:
     return {
         "type": "object",
         "properties": dict(zip(names, values, strict=True)),

@@ -27,7 +27,7 @@ class InterpreterInfo(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
 
     @property
-    def libraries(self) -> str:
+    def description(self) -> str:
         """As people read it."""
         listed = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
         return f"Python {self.python} with {listed or 'no library of models'}"

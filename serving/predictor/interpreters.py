@@ -52,7 +52,7 @@ def parse_interpreters(entries: Iterable[str]) -> dict[str, str]:
                 f"The setting runtime must be VERSION=PYTHON, as 1.15=/usr/bin/python3.7; it is {entry!r}."
             )
         try:
-            found[check_runtime_version(version)] = resolve_interpreter(python)
+            found[check_runtime_version(version)] = resolve_interpreter_path(python)
         except InvalidArgument as error:
             raise InvalidArgument(f"The setting runtime has {entry!r}: {error.message}") from error
     return found
@@ -65,7 +65,7 @@ def check_runtime_version(version: str) -> str:
     return version
 
 
-def resolve_interpreter(python: str) -> str:
+def resolve_interpreter_path(python: str) -> str:
     """The absolute path of an interpreter; a virtual environment may be named by its folder.
 
     Raises InvalidArgument if there is none.

@@ -81,7 +81,7 @@ class PredictorError(Exception):
 
 def send_message(connection: socket.socket, head: Dict[str, Any], body: Any = b"") -> None:
     """Send a message; `body` is anything with a buffer of bytes."""
-    write_message(connection, *encode_message(head, body))
+    send_parts(connection, *encode_message(head, body))
 
 
 def encode_message(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memoryview]:
@@ -92,7 +92,7 @@ def encode_message(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memory
     return LENGTHS.pack(len(text), len(view)) + text, view
 
 
-def write_message(connection: socket.socket, front: bytes, view: memoryview) -> None:
+def send_parts(connection: socket.socket, front: bytes, view: memoryview) -> None:
     """Send the two parts from `encode_message`."""
     if len(view) < _MAX_COPIED_BYTES:
         connection.sendall(front + bytes(view))
@@ -103,11 +103,11 @@ def write_message(connection: socket.socket, front: bytes, view: memoryview) -> 
 
 def receive_message(connection: socket.socket) -> Optional[Message]:
     """The next message, None when the other side is gone. Raises ValueError for one that is damaged."""
-    parts = read_message(connection)
+    parts = receive_parts(connection)
     return None if parts is None else (decode_head(parts[0]), parts[1])
 
 
-def read_message(connection: socket.socket) -> Optional[Tuple[memoryview, memoryview]]:
+def receive_parts(connection: socket.socket) -> Optional[Tuple[memoryview, memoryview]]:
     """The two parts of the next message, None when the other side is gone or does not speak this protocol."""
     start = _read_exactly(connection, LENGTHS.size)
     if start is None:
@@ -218,14 +218,14 @@ def serve_predictions(connection: socket.socket) -> int:
         return 1
     send_message(connection, {"loaded": model.about})
     while True:
-        parts = read_message(connection)
+        parts = receive_parts(connection)
         if parts is None:
             return 0
         try:
             answer = encode_message(*_answer_request(model, decode_head(parts[0]), parts[1]))
         except BaseException as error:  # sys.exit, and panics of libraries written in Rust
             answer = encode_message(_error_head(error, "model"))
-        write_message(connection, *answer)
+        send_parts(connection, *answer)
 
 
 def _answer_request(
@@ -298,7 +298,7 @@ def _imported_versions() -> Iterator[Tuple[str, str]]:
             yield name, str(getattr(sys.modules[module], "__version__", ""))
 
 
-def check_interpreter() -> int:
+def print_interpreter_info() -> int:
     """Print the versions of Python and of the libraries that work, and what is wrong with others."""
     broken = {}
     for module, name in _LIBRARY_NAMES:
@@ -363,7 +363,7 @@ def load_custom(wanted: Dict[str, Any]) -> PredictorModel:
 
     def predict(instances: Any, **parameters: Any) -> Any:
         try:
-            return _list_or_array(predictor.predict(instances, **parameters), len(instances))
+            return _check_predictions(predictor.predict(instances, **parameters), len(instances))
         except PredictorError:
             raise
         except BaseException as error:
@@ -372,7 +372,7 @@ def load_custom(wanted: Dict[str, Any]) -> PredictorModel:
     return PredictorModel(predict, {"owner": name, "parameters": list_arguments(predictor.predict)})
 
 
-def _list_or_array(result: Any, count: int) -> Any:
+def _check_predictions(result: Any, count: int) -> Any:
     if isinstance(result, tuple):
         result = list(result)
     if not isinstance(result, list) and not getattr(result, "shape", None):
@@ -911,7 +911,7 @@ LOADERS = {
 # ---- the process ----
 
 
-def confine_process(lifeline: int) -> None:
+def harden_process(lifeline: int) -> None:
     """Die with whoever holds the lifeline, and before the server when memory runs out; leave no dump."""
     if lifeline >= 0:
         _die_with_lifeline(lifeline)
@@ -1141,7 +1141,7 @@ def _receive_descriptors(connection: socket.socket) -> List[int]:
 
 def run_predictor(connection: socket.socket, lifeline: int) -> int:
     """Be a predictor: the exit code is for `os._exit`, since libraries leave threads and destructors."""
-    confine_process(lifeline)
+    harden_process(lifeline)
     _set_process_name("pilot-predict")
     try:
         code = serve_predictions(connection)
@@ -1168,7 +1168,7 @@ def main(arguments: List[str]) -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder and os.path.abspath(folder) != here]
     if arguments[0] == "check":
-        return check_interpreter()
+        return print_interpreter_info()
     if arguments[0] == "pilot":
         return run_pilot(json.loads(arguments[1]))
     return run_predictor(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serving.errors import InvalidArgument
-from serving.predictor.interpreters import resolve_interpreter
+from serving.predictor.interpreters import resolve_interpreter_path
 
 ReportProgress = Callable[[str], None]
 
@@ -49,7 +49,7 @@ def find_python(version: str) -> str:
         return path
     kept = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     if kept:
-        return resolve_interpreter(str(kept[-1]))
+        return resolve_interpreter_path(str(kept[-1]))
     raise InvalidArgument(
         f"There is no Python {version} here. Install it, for instance by `pyenv install {version}` or `uv "
         f"python install {version}`, and name it with --python."

@@ -55,7 +55,7 @@ RUNTIME_VERSIONS: Mapping[str, RuntimeVersion] = {
 }
 
 # For other versions of scikit-learn, up to a minor one: the Python to build with, and what goes with them.
-_COMPANIONS: Sequence[tuple[tuple[int, int], str, tuple[str, ...]]] = (
+_COMPATIBLE_REQUIREMENTS: Sequence[tuple[tuple[int, int], str, tuple[str, ...]]] = (
     ((0, 24), "3.7", ("numpy<1.22", "pandas<2", "joblib<1.3")),
     ((1, 1), "3.9", ("numpy<1.24", "pandas<2", "scipy<1.11")),
     ((1, 3), "3.10", ("numpy<2", "pandas<2.3", "scipy<1.12")),
@@ -107,14 +107,14 @@ def list_runtime_versions_by_xgboost() -> Mapping[str, str]:
     }
 
 
-def find_companions(requirements: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def find_compatible_requirements(requirements: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The Python to build an environment with these from ("": any), and what goes with them besides."""
     exact = [found for one in requirements if (found := _EXACT.fullmatch(one.replace(" ", "")))]
     minors = {found[1]: (int(found[2]), int(found[3])) for found in exact}
     bounds = dict.fromkeys(
         bound for name, last, bound in _UPPER_BOUNDS if name in minors and minors[name] <= last
     )
-    for last, python, besides in _COMPANIONS:
+    for last, python, besides in _COMPATIBLE_REQUIREMENTS:
         if "scikit-learn" in minors and minors["scikit-learn"] <= last:
             return python, (*besides, *bounds, *BUILD_REQUIREMENTS)
     return "", (*bounds, *BUILD_REQUIREMENTS)

@@ -60,7 +60,7 @@ def parse_address(model: str, project: str, *, version: str = "", label: str = "
     return ModelAddress(name, version, label)
 
 
-def version_number_error(version: str) -> InvalidArgument | None:
+def find_version_number_error(version: str) -> InvalidArgument | None:
     """Return the error of a version that is a number too large for TensorFlow Serving, else None."""
     if _DIGITS.fullmatch(version) and int(version) > _MAX_VERSION_NUMBER:
         return InvalidArgument(
@@ -69,15 +69,15 @@ def version_number_error(version: str) -> InvalidArgument | None:
     return None
 
 
-def parse_version_number(version: str) -> str:
+def extract_version_number(version: str) -> str:
     """Return the number in a version's id: letters, maybe `_` or `-`, then digits; "" for other ids."""
     match = _NUMBERED.fullmatch(version)
     return str(value) if match and (value := int(match[1])) <= _MAX_VERSION_NUMBER else ""
 
 
-def format_version(version: str) -> str:
+def to_protocol_version(version: str) -> str:
     """Return the name of a version in other protocols: its number, or else its id."""
-    return parse_version_number(version) or version
+    return extract_version_number(version) or version
 
 
 def choose_version(asked: ModelAddress, versions: LabelsByVersion) -> str:
@@ -98,7 +98,7 @@ def choose_version(asked: ModelAddress, versions: LabelsByVersion) -> str:
     else:
         wanted = asked.version.lstrip("0") or "0"
         is_number = _DIGITS.fullmatch(asked.version) is not None
-        meant = [version for version in versions if is_number and parse_version_number(version) == wanted]
+        meant = [version for version in versions if is_number and extract_version_number(version) == wanted]
     if not meant and asked.label:
         raise InvalidArgument(
             f"Unrecognized servable version label: {asked.label}. {_describe_versions(asked.model, versions)}"

@@ -7,7 +7,7 @@ from importlib.metadata import version as version_of
 from typing import Any
 
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
-from serving.protocols.addresses import format_version
+from serving.protocols.addresses import to_protocol_version
 from serving.protocols.tensorflow_metadata import ServableState, VersionStatus, sort_newest_first
 
 # Tensors as bytes beside the JSON, both ways.
@@ -51,7 +51,7 @@ def render_metadata(model: str, standings: Iterable[VersionStatus], schema: Mode
     available = [one for one in sort_newest_first(standings) if one.state is ServableState.AVAILABLE]
     return {
         "name": model,
-        "versions": [format_version(one.version) for one in available],
+        "versions": [to_protocol_version(one.version) for one in available],
         "platform": schema.platform,
         "inputs": [_render_tensor(tensor) for tensor in signature.inputs],
         "outputs": [_render_tensor(tensor) for tensor in (*signature.outputs, *schema.methods)],

@@ -17,7 +17,7 @@ _NOT_READY = 503
 class ModelInfo(Protocol):
     """Information about the server, and about the model or version that a call names."""
 
-    def is_up(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether the server answers predictions."""
 
     def server_metadata(self) -> Mapping[str, Any]: ...
@@ -25,10 +25,10 @@ class ModelInfo(Protocol):
     def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
         """Statistics of the model's versions, of all models if the call names none. Raises NotFound."""
 
-    def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
+    def list_all_versions(self) -> Iterable[tuple[str, VersionStatus]]:
         """The versions of all models, with the models' names."""
 
-    def is_ready(self) -> bool:
+    def is_model_ready(self) -> bool:
         """Whether predictions are answered. Raises NotFound."""
 
     def version_statuses(self) -> Sequence[VersionStatus]:
@@ -65,15 +65,15 @@ async def answer_inference_call(name: str, model: str, info: ModelInfo, *, only_
             _, schema = await info.resolve_schema()
             return triton_extensions.render_model_config(model, schema)
         case "RepositoryIndex":
-            return triton_extensions.render_repository_index(info.list_versions(), only_ready=only_ready)
+            return triton_extensions.render_repository_index(info.list_all_versions(), only_ready=only_ready)
     return _ANSWERS[name](model, info)
 
 
 _ANSWERS: Mapping[str, Callable[[str, ModelInfo], Mapping[str, Any]]] = {
     "ServerLive": lambda _, __: inference.render_live(),
-    "ServerReady": lambda _, info: inference.render_ready(info.is_up()),
+    "ServerReady": lambda _, info: inference.render_ready(info.is_serving()),
     "ServerMetadata": lambda _, info: info.server_metadata(),
-    "ModelReady": lambda model, info: inference.render_model_ready(model, info.is_ready()),
+    "ModelReady": lambda model, info: inference.render_model_ready(model, info.is_model_ready()),
     "ModelStatistics": lambda model, info: {"model_stats": info.list_statistics(model)},
     "AllModelStatistics": lambda model, info: {"model_stats": info.list_statistics(model)},
 }

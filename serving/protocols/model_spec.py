@@ -58,7 +58,7 @@ def _parse_spec_field(body: ByteBuffer) -> ModelSpec:
 
 def _parse_task_specs(body: ByteBuffer) -> ModelSpec:
     """The spec is shared by the tasks of a MultiInferenceRequest, each of which has it in its field 1."""
-    tasks = [field for field in islice(iter_fields(body), _MAX_FIELDS) if _is_length_delimited(field, 1)]
+    tasks = [field for field in islice(iter_fields(body), _MAX_FIELDS) if _is_delimited_field(field, 1)]
     if len(tasks) > _MAX_TASKS:
         raise InvalidArgument(f"The request has {len(tasks)} tasks or more; it can have {_MAX_TASKS}.")
     specs = [
@@ -84,9 +84,9 @@ def _parse_name_and_version(body: ByteBuffer) -> ModelSpec:
     """The name is in field 1, the version in field 2."""
     name = version = b""
     for field in islice(iter_fields(body), _MAX_FIELDS):
-        if _is_length_delimited(field, 1):
+        if _is_delimited_field(field, 1):
             name = bytes(body[field.start : field.end])
-        elif _is_length_delimited(field, 2):
+        elif _is_delimited_field(field, 2):
             version = bytes(body[field.start : field.end])
     _check_length(len(name) + len(version))
     return ModelSpec(name.decode(), version.decode())
@@ -96,7 +96,7 @@ def _parse_name_after_repository(body: ByteBuffer) -> ModelSpec:
     """The name is in field 2, behind that of a repository."""
     name = b""
     for field in islice(iter_fields(body), _MAX_FIELDS):
-        if _is_length_delimited(field, 2):
+        if _is_delimited_field(field, 2):
             name = bytes(body[field.start : field.end])
     _check_length(len(name))
     return ModelSpec(name.decode())
@@ -121,12 +121,12 @@ _PARSERS: Mapping[str, Callable[[ByteBuffer], ModelSpec]] = {
 
 def _merge_spec_parts(body: ByteBuffer, among: Iterable[ProtobufField]) -> ModelSpec:
     """Join the parts of the spec in field 1, as if they stood behind each other."""
-    parts = [body[field.start : field.end] for field in among if _is_length_delimited(field, 1)]
+    parts = [body[field.start : field.end] for field in among if _is_delimited_field(field, 1)]
     _check_length(sum(map(len, parts)))
     return _parse_tensorflow_spec(b"".join(parts))
 
 
-def _is_length_delimited(field: ProtobufField, number: int) -> bool:
+def _is_delimited_field(field: ProtobufField, number: int) -> bool:
     return field.number == number and field.wire_type == BYTES
 
 
@@ -140,11 +140,11 @@ def _parse_tensorflow_spec(spec: bytes) -> ModelSpec:
     """Parse a tensorflow.serving.ModelSpec."""
     name = version = label = ""
     for field in iter_fields(spec):
-        if _is_length_delimited(field, 1):
+        if _is_delimited_field(field, 1):
             name = spec[field.start : field.end].decode()
-        elif _is_length_delimited(field, 2):  # an Int64Value; of a version and a label, the last counts
+        elif _is_delimited_field(field, 2):  # an Int64Value; of a version and a label, the last counts
             version, label = str(_parse_int64_value(spec, field)), ""
-        elif _is_length_delimited(field, 4):
+        elif _is_delimited_field(field, 4):
             version, label = "", spec[field.start : field.end].decode()
     return ModelSpec(name, version, label)
 

@@ -34,7 +34,7 @@ _CACHE_SIZE, _MAX_CACHED_LENGTH = 256, 512
 def parse_request_metadata(
     path: PredictionPath, headers: Mapping[bytes, bytes], version: str = ""
 ) -> RequestMetadata:
-    """Return the metadata of a request; `PLAIN` itself for an ordinary one.
+    """Return the metadata of a request; `DEFAULT_METADATA` itself for an ordinary one.
 
     `version` is the protocol's name of the version that answers. Of the headers only what makes a difference
     is kept: `content_type` is "" for JSON, and `accept` is the type that the response must have, "" for JSON.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
-from serving.protocols.addresses import format_version, parse_version_number
+from serving.protocols.addresses import extract_version_number, to_protocol_version
 
 DTYPES = {
     "BOOL": "DT_BOOL",
@@ -56,7 +56,7 @@ class VersionStatus:
 
 def sort_newest_first(standings: Iterable[VersionStatus]) -> list[VersionStatus]:
     """Sort by number, the highest first, then those that have none."""
-    return sorted(standings, key=lambda one: int(parse_version_number(one.version) or -1), reverse=True)
+    return sorted(standings, key=lambda one: int(extract_version_number(one.version) or -1), reverse=True)
 
 
 def render_status(standings: Iterable[VersionStatus]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def render_status(standings: Iterable[VersionStatus]) -> dict[str, Any]:
     return {
         "model_version_status": [
             {
-                "version": format_version(one.version),
+                "version": to_protocol_version(one.version),
                 "state": str(one.state),
                 "status": {"error_code": "UNKNOWN" if one.error else "OK", "error_message": one.error},
             }
@@ -77,7 +77,7 @@ def render_metadata(model: str, version: str, schema: ModelSchema) -> dict[str, 
     """The response of `GET /v1/models/M[/versions/V|/labels/L]/metadata`; `version` is an id."""
     signatures = {name: _render_signature(one) for name, one in schema.signatures.items()}
     return {
-        "model_spec": {"name": model, "signature_name": "", "version": format_version(version)},
+        "model_spec": {"name": model, "signature_name": "", "version": to_protocol_version(version)},
         "metadata": {"signature_def": {"signature_def": signatures}},
     }
 

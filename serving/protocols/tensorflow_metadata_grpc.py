@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.errors import InvalidArgument
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
-from serving.protocols.addresses import parse_version_number
+from serving.protocols.addresses import extract_version_number
 from serving.protocols.protos import MessageDecodeError, load_descriptor_pool, load_message_class
 from serving.protocols.tensorflow_metadata import VersionStatus, sort_newest_first, to_tensorflow_dtype
 
@@ -45,7 +45,7 @@ def encode_metadata_response(model: str, version: str, schema: ModelSchema) -> b
         _fill_signature_def(signatures.signature_def[name], signature)
     answer = load_message_class(_PACKAGE + "GetModelMetadataResponse")()
     answer.model_spec.name = model
-    if known := parse_version_number(version):
+    if known := extract_version_number(version):
         answer.model_spec.version.value = int(known)
     answer.metadata[_SIGNATURES].Pack(signatures)
     return _serialize_message(answer)
@@ -55,7 +55,7 @@ def encode_status_response(standings: Iterable[VersionStatus]) -> bytes:
     """Encode a GetModelStatusResponse. The version of those that have no number is 0."""
     answer = load_message_class(_PACKAGE + "GetModelStatusResponse")()
     for one in sort_newest_first(standings):
-        added = answer.model_version_status.add(version=int(parse_version_number(one.version) or 0))
+        added = answer.model_version_status.add(version=int(extract_version_number(one.version) or 0))
         added.state = added.State.Value(one.state)
         added.status.error_code = _UNKNOWN if one.error else _OK
         added.status.error_message = one.error

@@ -12,7 +12,7 @@ from typing import Any
 
 from serving.errors import Unimplemented
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec
-from serving.protocols.addresses import format_version
+from serving.protocols.addresses import to_protocol_version
 from serving.protocols.tensorflow_metadata import ServableState, VersionStatus
 
 EXTENSIONS = ("statistics", "model_repository", "model_configuration")
@@ -63,7 +63,7 @@ def render_statistics(model: str, found: Iterable[InferenceStatistics]) -> list[
     return [
         {
             "name": model,
-            "version": format_version(one.version),
+            "version": to_protocol_version(one.version),
             "last_inference": one.last_inference_ms,
             "inference_count": one.rows,
             "execution_count": one.calls,
@@ -90,7 +90,7 @@ def render_repository_index(
     return [
         {
             "name": model,
-            "version": format_version(one.version),
+            "version": to_protocol_version(one.version),
             "state": _STATES.get(one.state, "UNAVAILABLE"),
             "reason": one.error,
         }

@@ -173,7 +173,7 @@ class LoadSpec:
 
 
 def load_model(spec: LoadSpec) -> Runtime:
-    """Load a model. Raises LoadFailed or UserCodeFailed with a sentence that says what to do."""
+    """Load a model. Raises LoadFailed or InvalidUserCode with a sentence that says what to do."""
     return find_loader(spec)(spec)
 
 

@@ -17,7 +17,7 @@ MAX_FEATURES = 1 << 22
 _MAX_SHOWN = 20
 
 
-def are_objects(instances: object) -> bool:
+def starts_with_object(instances: object) -> bool:
     """Whether the rows name their features. The first one decides; `order_features` checks the others."""
     return isinstance(instances, list) and bool(instances) and isinstance(instances[0], dict)
 
@@ -64,7 +64,7 @@ def build_data_frame(instances: Sequence[Any], names: Sequence[str]) -> pd.DataF
 
 def to_feature_lists(instances: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
     """Objects or lists as lists with a value for each of the names, in their order. Raises InvalidInputs."""
-    if are_objects(instances):
+    if starts_with_object(instances):
         return order_features(instances, names)
     for index, row in enumerate(instances):
         _check_row(index, row, names)

@@ -14,10 +14,10 @@ import msgspec
 from serving.errors import ModelError, ServingError
 from serving.frameworks import load_frameworks
 from serving.runtimes.framework_detection import (
+    describe_entries,
     detect_framework,
     find_folder_below,
     find_model_file,
-    list_entries,
     list_model_files,
 )
 
@@ -51,7 +51,7 @@ def check_folder(request: FolderCheckRequest) -> FolderCheckResult:
         return _find_model(folder, request)
     except ServingError as error:
         reason = error.detail if isinstance(error, ModelError) else error.message
-        return _describe_refusal(folder, request, f"Looked in {folder}. {reason}")
+        return _build_refusal(folder, request, f"Looked in {folder}. {reason}")
     except OSError as error:
         return FolderCheckResult(message=f"The folder {folder} cannot be read: {error.strerror}.")
 
@@ -67,7 +67,7 @@ def _find_model(folder: Path, request: FolderCheckRequest) -> FolderCheckResult:
     return FolderCheckResult(detect_framework(folder, request.prediction_class).name)
 
 
-def _describe_refusal(folder: Path, request: FolderCheckRequest, message: str) -> FolderCheckResult:
+def _build_refusal(folder: Path, request: FolderCheckRequest, message: str) -> FolderCheckResult:
     """With a folder near it that holds a model."""
     if request.may_look_above and (above := list_model_files(folder.parent)):
         return FolderCheckResult(
@@ -86,7 +86,7 @@ def _describe_missing(folder: Path, request: FolderCheckRequest) -> str:
     alike = difflib.get_close_matches(folder.name, [one.name for one in above.iterdir() if one.is_dir()])
     if alike:
         return f"{folder} is no folder. {kind}. Do you mean {above / alike[0]}?"
-    return f"{folder} is no folder. {kind}; {above} holds {list_entries(above) or 'nothing'}."
+    return f"{folder} is no folder. {kind}; {above} holds {describe_entries(above) or 'nothing'}."
 
 
 if __name__ == "__main__":

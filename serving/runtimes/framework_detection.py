@@ -41,7 +41,7 @@ def detect_framework(model_dir: Path, prediction_class: str) -> Framework:
         names = ", ".join(found)
         raise LoadFailed(f"Multiple model files are found in the model_path: {names}. Keep exactly one.")
     if not found:
-        raise LoadFailed(_missing_file_message(model_dir, [file.name for _, file in _list_files()]))
+        raise LoadFailed(_missing_file_message(model_dir, [file.name for _, file in _list_known_files()]))
     return next(iter(found.values()))
 
 
@@ -58,17 +58,17 @@ def find_model_file(model_dir: Path, framework: Framework) -> Path:
 
 def list_model_files(folder: Path) -> list[str]:
     """The names of model files that are directly in a folder."""
-    return _list_existing(folder, dict.fromkeys(file.name for _, file in _list_files()))
+    return _list_existing(folder, dict.fromkeys(file.name for _, file in _list_known_files()))
 
 
-def list_entries(folder: Path) -> str:
+def describe_entries(folder: Path) -> str:
     """What a folder holds, the first few by name, with `/` after those of folders. Raises OSError."""
     listed = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
     more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
     return ", ".join(listed[:_MAX_LISTED]) + more
 
 
-def _list_files() -> list[tuple[Framework, ModelFile]]:
+def _list_known_files() -> list[tuple[Framework, ModelFile]]:
     """The model files of all frameworks, our extensions last."""
     files = [(framework, file) for framework in load_frameworks().values() for file in framework.model_files]
     return sorted(files, key=lambda item: item[1].is_extension)
@@ -79,7 +79,9 @@ def _find_models(model_dir: Path) -> dict[str, Framework]:
 
     Where none is recognized, the first one counts nevertheless: loading says what is wrong with it.
     """
-    listed = [(framework, file) for framework, file in _list_files() if (model_dir / file.name).is_file()]
+    listed = [
+        (framework, file) for framework, file in _list_known_files() if (model_dir / file.name).is_file()
+    ]
     for is_extension in (False, True):
         candidates = [item for item in listed if item[1].is_extension == is_extension]
         names = dict.fromkeys(file.name for _, file in candidates)
@@ -122,7 +124,7 @@ def _missing_file_message(model_dir: Path, wanted: Iterable[str]) -> str:
         return f"{text}, and it is empty."
     hints = [hint for entry in entries if (hint := _suggest_fix(entry, names))]
     advice = hints[0] if hints else _suggest_folder_below(model_dir, names) or _CUSTOM_HINT
-    return f"{text}; found {list_entries(model_dir)}. {advice}"
+    return f"{text}; found {describe_entries(model_dir)}. {advice}"
 
 
 def _suggest_folder_below(model_dir: Path, names: Sequence[str]) -> str:
@@ -132,7 +134,7 @@ def _suggest_folder_below(model_dir: Path, names: Sequence[str]) -> str:
 
 def find_folder_below(model_dir: Path) -> Path | None:
     """The nearest folder below that holds a model."""
-    found = _find_model_below(model_dir, dict.fromkeys(file.name for _, file in _list_files()))
+    found = _find_model_below(model_dir, dict.fromkeys(file.name for _, file in _list_known_files()))
     return found and found.parent
 
 
@@ -165,14 +167,16 @@ def _suggest_fix(entry: Path, names: Sequence[str]) -> str:
             return framework.advice[suffix].format(name=entry.name)
     if entry.name.lower() in names:
         return f"Rename {entry.name} to {entry.name.lower()}."
-    name = next((file.name for _, file in _list_files() if suffix in file.suffixes), "") or _recognize(entry)
+    name = next(
+        (file.name for _, file in _list_known_files() if suffix in file.suffixes), ""
+    ) or _suggest_name(entry)
     return f"Rename {entry.name} to {name}." if name in names else ""
 
 
-def _recognize(entry: Path) -> str:
+def _suggest_name(entry: Path) -> str:
     """The name that a file should have by its content, "" if no framework knows it, or it cannot be read."""
     with contextlib.suppress(OSError):
-        for _, file in _list_files():
+        for _, file in _list_known_files():
             recognize = None if file.is_shared_name else file.recognize
             if recognize is not None and entry.is_file() and recognize(entry):
                 return file.name

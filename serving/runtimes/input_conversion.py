@@ -73,7 +73,7 @@ def _to_numeric_array(instances: list[Any], form: ArrayFormat, lenient: bool) ->
         if not isinstance(row, list):
             raise InvalidInputs(
                 f"Instance {index} is {describe_json_type(row)}; expected a list of "
-                f"{_width_prefix(form.width)}numbers."
+                f"{_format_width(form.width)}numbers."
             )
         if form.width is not None and len(row) != form.width:
             raise InvalidInputs(f"Instance {index} has {len(row)} values; the model expects {form.width}.")
@@ -94,7 +94,7 @@ def _convert_unusual_rows(instances: list[Any], form: ArrayFormat, lenient: bool
                 raise InvalidInputs(
                     f"Instance {index}, value {position} is null; this model does not take missing values."
                 )
-            if isinstance(value, str) and lenient and _is_number(value):
+            if isinstance(value, str) and lenient and _is_numeric_text(value):
                 needs_conversion = True
             elif value is not None and not isinstance(value, bool | int | float):
                 raise InvalidInputs(
@@ -105,7 +105,7 @@ def _convert_unusual_rows(instances: list[Any], form: ArrayFormat, lenient: bool
     return np.array(instances, object).astype(np.float64) if needs_conversion else instances
 
 
-def _is_number(text: str) -> bool:
+def _is_numeric_text(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -195,7 +195,7 @@ def _to_numbers(values: list[Any], column: ColumnSpec, *, is_tensor: bool, lenie
         if converted is None:
             raise InvalidInputs(_type_mismatch_message(values, column, is_tensor=is_tensor, lenient=lenient))
         array = converted
-    if column.dtype.kind in "iu" and not fits_dtype(array, column.dtype):
+    if column.dtype.kind in "iu" and not fits_integer_range(array, column.dtype):
         raise InvalidInputs(f"Input {column.name}: a number is out of the range of {column.dtype}.")
     return array.astype(column.dtype, copy=False)
 
@@ -232,7 +232,7 @@ def _type_mismatch_message(values: list[Any], column: ColumnSpec, *, is_tensor: 
 
 
 def _fits_type(value: Any, column: ColumnSpec, lenient: bool) -> bool:
-    if _dtype_kind(value) in _accepted_kinds(column):
+    if _find_value_kind(value) in _accepted_kinds(column):
         return True
     cell = np.empty(1, object)
     cell[0] = value
@@ -342,7 +342,7 @@ def shape_fits(array: NDArray[Any], column: ColumnSpec) -> bool:
     )
 
 
-def fits_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+def fits_integer_range(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether an integer dtype can hold every number of the array."""
     if not array.size:
         return True
@@ -367,7 +367,7 @@ def _ragged_message(values: list[Any], name: str, is_tensor: bool) -> str:
     return f"Input {name}: {where}; all instances, and all rows within one, must have the same shape."
 
 
-def _dtype_kind(value: Any) -> str:
+def _find_value_kind(value: Any) -> str:
     match value:
         case bool():
             return "b"
@@ -402,7 +402,7 @@ def _quote_short(value: Any) -> str:
     return f" ({text})" if value is not None and len(text) <= 40 else ""
 
 
-def _width_prefix(width: int | None) -> str:
+def _format_width(width: int | None) -> str:
     return "" if width is None else f"{width} "
 
 

@@ -102,7 +102,7 @@ def concatenation_key(batch: Batch) -> tuple[object, ...]:
             return ("rows",)
 
 
-def is_finite(rows: Any, *, allow_nan: bool = False) -> bool:
+def is_finite_float32(rows: Any, *, allow_nan: bool = False) -> bool:
     """Whether it is an array of numbers that are finite in float32 too; with `allow_nan` some may be NaN."""
     if not isinstance(rows, np.ndarray) or not rows.size:
         return False

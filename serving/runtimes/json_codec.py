@@ -28,7 +28,7 @@ from serving.runtimes.input_conversion import (
     MAX_DIMENSIONS,
     convert_instances,
     describe_json_type,
-    fits_dtype,
+    fits_integer_range,
     shape_fits,
 )
 from serving.runtimes.instance_batch import Batch, WholeTensors
@@ -62,7 +62,7 @@ class ArrayLocation:
 
 
 @lru_cache(maxsize=64)
-def locate_array(key: str, inner_key: str = "") -> ArrayLocation:
+def make_array_location(key: str, inner_key: str = "") -> ArrayLocation:
     """The location of these keys; without `inner_key` the numbers are at the first one."""
     prefix = b"{%b:" % orjson.dumps(key)
     return ArrayLocation(
@@ -73,7 +73,7 @@ def locate_array(key: str, inner_key: str = "") -> ArrayLocation:
     )
 
 
-_INSTANCES_LOCATION = locate_array("instances")
+_INSTANCES_LOCATION = make_array_location("instances")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class InstancesDecoder:
             dense = self._decode_dense(body, choose_format)
             if dense is not None:
                 return dense
-        return _decode_values(body, choose_format, self._levels)
+        return _decode_generic(body, choose_format, self._levels)
 
     def decode_regular(
         self, body: Body, choose_format: ChooseFormat, location: ArrayLocation = _INSTANCES_LOCATION
@@ -205,7 +205,7 @@ class InstancesDecoder:
             # simdjson cuts a name off at a NUL.
             if len(set(keys)) < len(keys) or "\0" in "".join(keys):
                 return None
-            parameters = {key: _to_python_value(document[key]) for key in keys if key != location.key}
+            parameters = {key: _unwrap_proxy(document[key]) for key in keys if key != location.key}
             form = choose_format(parameters)
             instances = document[location.key]
             if location.inner_key:
@@ -303,7 +303,7 @@ def _has_one_row_per_line(lines: bytes, shape: tuple[int, ...]) -> bool:
     return shape[0] == ends + 1 and lines.count(b"]" * depth + b"\n" + b"[" * depth) == ends
 
 
-def _to_python_value(value: Any) -> Any:
+def _unwrap_proxy(value: Any) -> Any:
     if isinstance(value, simdjson.Object):
         return value.as_dict()
     return value.as_list() if isinstance(value, simdjson.Array) else value
@@ -367,7 +367,7 @@ def _fit_to_format(array: NDArray[Any], form: InputFormat) -> Batch | None:
     (column,) = form.inputs
     if column.dtype.kind not in "fiu" or not shape_fits(array, column):
         return None
-    if column.dtype.kind != "f" and not fits_dtype(array, column.dtype):
+    if column.dtype.kind != "f" and not fits_integer_range(array, column.dtype):
         return None
     return {column.name: array.astype(column.dtype, copy=False)}
 
@@ -375,7 +375,7 @@ def _fit_to_format(array: NDArray[Any], form: InputFormat) -> Batch | None:
 # ---- the generic decoder
 
 
-def _decode_values(body: Body, choose_format: ChooseFormat, levels: int) -> tuple[Batch, RequestParameters]:
+def _decode_generic(body: Body, choose_format: ChooseFormat, levels: int) -> tuple[Batch, RequestParameters]:
     parameters = _parse_object(body, levels)
     if "instances" not in parameters:
         raise InvalidInputs(
@@ -452,7 +452,7 @@ def _encode_each(predictions: Batch, style: AnswerStyle) -> list[bytes]:
 def _encode_column(name: str, column: NDArray[Any], *, long_decimals: bool) -> list[bytes]:
     """The JSON of each row of a named output."""
     if column.dtype.kind in "OS":
-        return [orjson.dumps(as_text(name, value), option=_ORJSON_OPTIONS) for value in column.tolist()]
+        return [orjson.dumps(bytes_to_json(name, value), option=_ORJSON_OPTIONS) for value in column.tolist()]
     return _encode_array_rows(column, long_decimals=long_decimals)
 
 
@@ -495,10 +495,10 @@ def to_orjson_array(array: NDArray[Any], *, long_decimals: bool = False) -> NDAr
             return values
 
 
-def as_text(name: str, value: Any) -> Any:
-    """Bytes as text, or as `{"b64": ...}` where the output's alias ends in `_serialize_message`."""
+def bytes_to_json(name: str, value: Any) -> Any:
+    """Bytes as text, or as `{"b64": ...}` where the output's alias ends in `_bytes`."""
     if isinstance(value, list):
-        return [as_text(name, element) for element in value]
+        return [bytes_to_json(name, element) for element in value]
     if not isinstance(value, bytes):
         return value
     if name.endswith("_bytes"):

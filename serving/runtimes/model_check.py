@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Protocol, runtime_checkable
 
-from serving.errors import InvalidInputs, ServingError, describe_exception, make_sendable
+from serving.errors import InvalidInputs, ServingError, describe_exception, sanitize_text
 from serving.frameworks import load_frameworks
 from serving.model_schema import ModelSchema, fixed_row_count
 from serving.runtimes import ArrayFormat, Runtime
@@ -191,7 +191,7 @@ def find_raised_exception(error: BaseException) -> RaisedException:
     text = describe_exception(cause).removeprefix(type(cause).__name__).removeprefix(": ")
     return RaisedException(
         type(cause).__name__,
-        make_sendable(text, _MAX_TEXT_LENGTH),
+        sanitize_text(text, _MAX_TEXT_LENGTH),
         _is_raised_by_library(cause),
         _estimator_package(cause),
     )
@@ -204,7 +204,7 @@ def make_failed_trial(
     text = error.message if isinstance(error, ServingError) else describe_exception(error)
     return PredictionTrial(
         description,
-        make_sendable(text, _MAX_TEXT_LENGTH),
+        sanitize_text(text, _MAX_TEXT_LENGTH),
         find_raised_exception(error),
         isinstance(error, InvalidInputs),
         is_recorded,

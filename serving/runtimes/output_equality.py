@@ -171,7 +171,7 @@ def _name_outputs(batch: Batch) -> Mapping[str, NDArray[Any]]:
     return {"": np.asarray(batch)}
 
 
-def make_bounded_rows(runtime: Runtime, max_rows: int) -> Batch | None:
+def make_synthetic_batch(runtime: Runtime, max_rows: int) -> Batch | None:
     """Up to `max_rows` made-up rows, fewer where they are large; None when none can be made."""
     one = runtime.make_synthetic_rows(1)
     if one is None or max_rows == 1:

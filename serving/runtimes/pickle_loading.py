@@ -24,7 +24,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from serving.errors import LoadFailed, make_sendable
+from serving.errors import LoadFailed, sanitize_text
 from serving.predictor.program import install_old_joblib
 from serving.predictor.runtime_versions import suggest_runtime
 from serving.runtimes.framework_detection import read_decompressed, read_first_class
@@ -132,7 +132,7 @@ def format_warnings(caught: Iterable[warnings.WarningMessage]) -> tuple[str, ...
 def _format_warning(warning: Warning | str) -> str:
     saved = getattr(warning, "original_sklearn_version", None)
     if saved is None:
-        return make_sendable(" ".join(str(warning).split()), _MAX_WARNING_LENGTH)
+        return sanitize_text(" ".join(str(warning).split()), _MAX_WARNING_LENGTH)
     # One sentence for all the estimators of a model: each of them warns.
     current = getattr(warning, "current_sklearn_version", "")
     return (
@@ -162,7 +162,7 @@ def _missing_name_message(file: Path, error: BaseException) -> str:
     if lost is None:
         return ""
     name, module = lost.groups()
-    if module in _names_of_main():
+    if module in _list_main_aliases():
         return (
             f"it needs {name}, which was defined in the script that trained the model (__main__.{name}). "
             f"Move it into a module of its own, save the model again from there. {_PACKAGING_HINT}"
@@ -170,7 +170,7 @@ def _missing_name_message(file: Path, error: BaseException) -> str:
     return _missing_module_message(file, f"{name} of module {module}", module, error)
 
 
-def _names_of_main() -> set[str]:
+def _list_main_aliases() -> set[str]:
     # Started with `python -m`, __main__ shows itself in messages under the name of its module.
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return {"__main__", spec.name} if spec else {"__main__"}
@@ -271,7 +271,7 @@ def describe_saved_version(file: Path) -> str:
     return _other_version_message(file, installed)
 
 
-def compare_saved_version(file: Path, installed: str) -> str:
+def describe_version_mismatch(file: Path, installed: str) -> str:
     """Which scikit-learn has saved a file, and what helps where that is not the one that computes it."""
     saved = read_sklearn_version(file)
     if saved and saved == installed:
@@ -355,16 +355,16 @@ def _list_children(part: object) -> list[object]:
         case partial():
             return [part.func, *part.args, *part.keywords.values()]
         case dict():
-            return _drop_plain_values(list(part.values()))
+            return _drop_plain_collection(list(part.values()))
         case list() | tuple() | set() | frozenset():
-            return _drop_plain_values(list(part))
+            return _drop_plain_collection(list(part))
         case np.ndarray():
-            return _drop_plain_values(part.ravel().tolist()) if part.dtype.hasobject else []
+            return _drop_plain_collection(part.ravel().tolist()) if part.dtype.hasobject else []
     inside_library = root_package(part) in {"numpy", "scipy", "pandas"} or isinstance(part, _FUNCTION_TYPES)
     return list(vars(part).values()) if _has_state(part) and not inside_library else []
 
 
-def _drop_plain_values(values: list[object]) -> list[object]:
+def _drop_plain_collection(values: list[object]) -> list[object]:
     # A vocabulary has a million numbers, and whoever holds that many of one kind holds nothing else.
     plain = len(values) > _MAX_SCANNED_VALUES and isinstance(values[0], _PLAIN_TYPES)
     return [] if plain else values

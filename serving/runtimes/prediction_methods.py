@@ -73,7 +73,7 @@ class MultiMethodRuntime(Protocol):
         """All of them; none for custom routines."""
 
 
-def select_methods(
+def read_requested_methods(
     parameters: Mapping[str, Any], default_method: str, methods: Collection[str], owner: str
 ) -> tuple[MethodSelection, Mapping[str, Any]]:
     """What is asked, and the parameters without that. Raises InvalidInputs naming the methods there are."""

@@ -140,13 +140,13 @@ def first_instance_to_json(columns: Mapping[str, NDArray[Any]]) -> Any:
 def first_row_to_json(column: NDArray[Any]) -> Any:
     """The first row as requests have it: text where it is text, other bytes as base64."""
     if column.dtype.kind == "O":
-        return _bytes_to_text(column[:1].tolist()[0])
+        return _bytes_to_json(column[:1].tolist()[0])
     return orjson.loads(encode_predictions(column[:1]))[PREDICTIONS][0]
 
 
-def _bytes_to_text(value: Any) -> Any:
+def _bytes_to_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_bytes_to_text(element) for element in value]
+        return [_bytes_to_json(element) for element in value]
     if not isinstance(value, bytes):
         return value
     try:

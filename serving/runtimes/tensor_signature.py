@@ -63,7 +63,7 @@ class SignatureTensor:
         """Whether the first dimension is there and left open."""
         return bool(self.shape) and self.fixed_rows is None
 
-    def accepts_shape(self, shape: tuple[int, ...]) -> bool:
+    def accepts_batch_shape(self, shape: tuple[int, ...]) -> bool:
         """Whether instances stacked to this shape fit; the number of rows is not looked at."""
         if not shape or self.shape is None or not (self.enforced or self.is_scalar):
             return bool(shape)
@@ -72,9 +72,9 @@ class SignatureTensor:
 
     def accepts_tensor(self, array: NDArray[Any]) -> bool:
         """Whether an array can be this tensor, as it is."""
-        return array.dtype == self.dtype and (not self.enforced or self.has_shape(array.shape))
+        return array.dtype == self.dtype and (not self.enforced or self.matches_shape(array.shape))
 
-    def has_shape(self, shape: tuple[int, ...]) -> bool:
+    def matches_shape(self, shape: tuple[int, ...]) -> bool:
         """Whether a shape is as declared."""
         return self.shape is None or (len(shape) == len(self.shape) and _fits_shape(self.shape, shape))
 
@@ -106,9 +106,7 @@ class TensorSignature(ABC):
         self.input_format = ColumnsFormat(columns, self.fixed_rows, self.independent_rows)
         self.input_problem = _input_problem_message(title, inputs)
         self.output_problem = _output_problem_message(title, outputs)
-        self.schema = model_schema.ModelSignature(
-            _describe_tensors(inputs), _describe_tensors(outputs), method
-        )
+        self.schema = model_schema.ModelSignature(_to_tensor_specs(inputs), _to_tensor_specs(outputs), method)
         self._title = title
         self._promises_rows = all(tensor.has_open_rows for tensor in outputs)
         self.are_shapes_enforced = all(i.enforced for i in inputs)
@@ -162,11 +160,11 @@ class TensorSignature(ABC):
         self._require_aliases(instances)
         for spec in self.inputs:
             array = instances[spec.alias]
-            if array.dtype != spec.dtype or not spec.accepts_shape(array.shape):
+            if array.dtype != spec.dtype or not spec.accepts_batch_shape(array.shape):
                 raise InvalidInputs(_instance_mismatch_message(spec, array))
         count = self._count_instances(instances)
         values = {
-            spec.name: _extract_single_value(spec, instances[spec.alias])
+            spec.name: _extract_scalar(spec, instances[spec.alias])
             if spec.is_scalar
             else instances[spec.alias]
             for spec in self.inputs
@@ -189,7 +187,7 @@ class TensorSignature(ABC):
         return count
 
 
-def _describe_tensors(tensors: Iterable[SignatureTensor]) -> tuple[model_schema.TensorSpec, ...]:
+def _to_tensor_specs(tensors: Iterable[SignatureTensor]) -> tuple[model_schema.TensorSpec, ...]:
     return tuple(
         model_schema.TensorSpec(
             one.alias,
@@ -270,7 +268,7 @@ def _fits_shape(wanted: Shape, shape: tuple[int, ...]) -> bool:
     return all(want in (None, size) for want, size in zip(wanted, shape, strict=True))
 
 
-def _extract_single_value(spec: SignatureTensor, column: NDArray[Any]) -> NDArray[Any]:
+def _extract_scalar(spec: SignatureTensor, column: NDArray[Any]) -> NDArray[Any]:
     """The value of an input without a batch dimension."""
     if not (column[1:] == column[:-1]).all():
         raise InvalidInputs(

@@ -40,13 +40,13 @@ class LimitedConnection(Protocol):
 
     @property
     def releasable_bytes(self) -> int:
-        """What `drop_queued_requests` frees."""
+        """What `reject_pending_requests` frees."""
 
     def check_timeouts(self, now: float) -> None: ...
 
-    def drop_queued_requests(self, error: Unavailable) -> None: ...
+    def reject_pending_requests(self, error: Unavailable) -> None: ...
 
-    def drop_responses(self) -> None: ...
+    def abort_connection(self) -> None: ...
 
     def shutdown(self) -> None: ...
 
@@ -106,15 +106,15 @@ class ConnectionLimiter:
         for connection in tuple(self._slices[self._slice_index]):
             connection.check_timeouts(self.now)
         if self._slice_index == 0:
-            self._make_room()
+            self._close_surplus_idle()
 
     def count_arriving(self, size: int) -> None:
         self.arriving_bytes += size
-        if self.is_full:
-            self._reject_slowest_sender()
+        if self.exceeds_arriving_bytes:
+            self._reject_oldest_request()
 
     @property
-    def is_full(self) -> bool:
+    def exceeds_arriving_bytes(self) -> bool:
         """Whether incomplete requests use more than `arriving_bytes`."""
         return self.arriving_bytes > self.settings.arriving_bytes
 
@@ -136,9 +136,9 @@ class ConnectionLimiter:
         readers.sort(key=lambda one: one.read_rate, reverse=True)
         # A single response may have any size.
         while self.unsent_bytes > self.settings.unsent_bytes and len(readers) > 1:
-            readers.pop().drop_responses()
+            readers.pop().abort_connection()
 
-    def _reject_slowest_sender(self) -> None:
+    def _reject_oldest_request(self) -> None:
         """Reject the request that has been incomplete or queued for longest."""
         holding = [one for members in self._slices for one in members if one.held_bytes]
         if len(holding) > 1:  # a single body may have any size
@@ -148,9 +148,9 @@ class ConnectionLimiter:
                 default=None,  # all held bytes are bodies being decompressed
             )
             if slowest is not None:
-                slowest.drop_queued_requests(self.overload_error("this one has done so for longest"))
+                slowest.reject_pending_requests(self.overload_error("this one has done so for longest"))
 
-    def _make_room(self) -> None:
+    def _close_surplus_idle(self) -> None:
         """Close the connections idle for longest when most of the places are taken."""
         surplus = self.open_connections - math.floor(_CROWDED_SHARE * self.max_connections)
         if surplus > 0:

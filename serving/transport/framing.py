@@ -82,7 +82,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def on_close(self) -> None:
         """The connection is closed."""
 
-    def on_drain(self) -> None:
+    def on_writable(self) -> None:
         """The transport accepts writes again."""
 
     def send(self, number: int, head: bytes, content: Body = b"") -> None:
@@ -140,7 +140,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
         self._unsent.clear()
-        self.on_drain()
+        self.on_writable()
         self.on_close()
 
     def pause_writing(self) -> None:
@@ -149,7 +149,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        self.on_drain()
+        self.on_writable()
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:

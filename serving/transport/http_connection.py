@@ -31,7 +31,7 @@ from serving.transport.connection_limits import ConnectionLimiter
 from serving.transport.content_encoding import BodyDecompressor
 from serving.transport.request import HttpPredictionHandler, HttpRequest
 from serving.transport.request_head import RequestHead
-from serving.transport.tls import TlsTransport
+from serving.transport.tls import PiecewiseTlsTransport
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
             self._handler, self._max_body_bytes = handler, handler.max_body_bytes
         self._slice: int | None = None
         self._handshake: asyncio.Task[None] | None = None
-        self._tls: TlsTransport | None = None
+        self._tls: PiecewiseTlsTransport | None = None
         self._active: Cycle | None = None
         self._length = 0  # the Content-Length
         self._raw_head = b""  # the bytes of the head, if they arrived in one piece
@@ -143,7 +143,7 @@ class HttpConnection(HttpToolsProtocol):
         self.phase, self.since = HANDSHAKE, self._limiter.now
         self.connections.add(self)
         self._handshake = self.loop.create_task(self._run_handshake(accepted, tls), name="handshake")
-        self._handshake.add_done_callback(functools.partial(self._end_handshake, accepted))
+        self._handshake.add_done_callback(functools.partial(self._on_handshake_end, accepted))
 
     async def _run_handshake(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
         try:
@@ -158,7 +158,7 @@ class HttpConnection(HttpToolsProtocol):
         except OSError:
             pass  # the client has left
 
-    def _end_handshake(self, accepted: socket.socket, _: asyncio.Task[None]) -> None:
+    def _on_handshake_end(self, accepted: socket.socket, _: asyncio.Task[None]) -> None:
         self._handshake = None
         if self.phase is HANDSHAKE and self._slice is not None:  # the handshake failed or was cancelled
             accepted.close()
@@ -170,7 +170,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Register the connection, or answer 503 beyond `max_connections`. TLS has registered it already."""
         if transport.get_extra_info("ssl_object") is not None:
-            self._tls = TlsTransport(transport)
+            self._tls = PiecewiseTlsTransport(transport)
             transport = cast(asyncio.Transport, self._tls)
         if self.phase is HANDSHAKE:
             self.phase, self.since = REQUEST, self._limiter.now
@@ -216,7 +216,7 @@ class HttpConnection(HttpToolsProtocol):
             head = self._limiter.head_cache.get(raw)
             is_free = self.cycle is None and not self.flow.write_paused
             if head is not None and is_free and len(data) - end == head.length:
-                self._begin_whole_request(head, data[end:])
+                self._begin_cached_request(head, data[end:])
                 return
         self._data_bytes, moved = len(data), self._body_bytes
         try:
@@ -227,7 +227,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.phase is HEAD or self.phase is BODY:
             self._head_bytes = self._head_bytes + len(data) if moved == self._body_bytes else 0
             if self._head_bytes > self._limiter.max_head_bytes:
-                self.reject("max_header_bytes", self._head_too_large())
+                self.reject("max_header_bytes", self._head_too_large_error())
             elif self.phase is BODY and isinstance(self.cycle, HttpRequest) and self.cycle.keep_alive:
                 self._unparsed_bytes = max(0, self._length - self._body_bytes)
 
@@ -296,7 +296,7 @@ class HttpConnection(HttpToolsProtocol):
             self._head_bytes + self._data_bytes > self._limiter.max_head_bytes
             and self._head_size() > self._limiter.max_head_bytes
         ):
-            raise self._head_too_large()
+            raise self._head_too_large_error()
         version, method = self.parser.get_http_version(), self.parser.get_method()
         if version not in _VERSIONS:
             raise InvalidArgument(f"HTTP/{version} is not supported: send the request as HTTP/1.1.")
@@ -476,7 +476,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.flow.pause_reading()
             self._count_held(self._head_size())
 
-    def _begin_whole_request(self, head: RequestHead, body: bytes) -> None:
+    def _begin_cached_request(self, head: RequestHead, body: bytes) -> None:
         """Pass a request to the handler that arrived in one piece with a cached head."""
         request = self.cycle = HttpRequest(head, self, client=self.client)
         request.body, request.more_body = body, False
@@ -582,7 +582,7 @@ class HttpConnection(HttpToolsProtocol):
         self._held[request] = self._held.get(request, 0) + size
         self.held_bytes += size
         limiter.count_arriving(size)
-        if limiter.is_full and limiter.arriving_bytes > self.held_bytes:
+        if limiter.exceeds_arriving_bytes and limiter.arriving_bytes > self.held_bytes:
             raise limiter.overload_error("there is no room to unpack this one")
 
     def _respond_internal_error(self, request: HttpRequest) -> None:
@@ -681,7 +681,7 @@ class HttpConnection(HttpToolsProtocol):
         pace = (self._response_bytes - self.unsent_bytes) / seconds if seconds >= 1 else math.inf
         return pace, self._response_started_at
 
-    def drop_responses(self) -> None:
+    def abort_connection(self) -> None:
         """Close the connection with everything its client has not read."""
         self._limiter.rejections["unsent_bytes"] += 1
         self._limiter.change_unsent(-self.unsent_bytes)
@@ -759,7 +759,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _notify_disconnect(self, cycle: Cycle | None) -> None:
         if isinstance(cycle, HttpRequest):
-            cycle.disconnect()
+            cycle.handle_disconnect()
         elif cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -768,13 +768,13 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def releasable_bytes(self) -> int:
-        """Bytes that `drop_queued_requests` would free."""
+        """Bytes that `reject_pending_requests` would free."""
         running = self._active
         if running is None or running.more_body:
             return self.held_bytes
         return self.held_bytes - self._held.get(running, 0)
 
-    def drop_queued_requests(self, error: ServingError) -> None:
+    def reject_pending_requests(self, error: ServingError) -> None:
         """Drop requests that have not begun. `error` answers the first if none is being answered."""
         for cycle, _ in self.pipeline:
             self._uncount_held(cycle)
@@ -835,7 +835,7 @@ class HttpConnection(HttpToolsProtocol):
         fields = sum(len(name) + len(value) + _HEADER_EXTRA for name, value in self.headers)
         return fields + len(self.url) + _LINE_EXTRA
 
-    def _head_too_large(self) -> HeadTooLarge:
+    def _head_too_large_error(self) -> HeadTooLarge:
         limit = self._limiter.max_head_bytes
         return HeadTooLarge(f"The head of the request is over {limit} bytes (setting max_header_bytes).")
 

@@ -34,7 +34,7 @@ class PredictionRequest(Protocol):
     def head(self) -> RequestHead: ...
 
     @property
-    def is_past_deadline(self) -> bool:
+    def left_at_deadline(self) -> bool:
         """Whether the client went away because its own deadline had passed."""
 
     @property
@@ -131,7 +131,7 @@ class HttpRequest:
         self.body_parts: list[bytes] | None = None  # of a body that arrives in several
 
     @property
-    def is_past_deadline(self) -> bool:
+    def left_at_deadline(self) -> bool:
         """Always false: HTTP clients send a timeout, not a deadline."""
         return False
 
@@ -192,7 +192,7 @@ class HttpRequest:
         status, body, own = render_error(error, detect_dialect(self.head.path))
         self.respond(status, body, (*own, *headers))
 
-    def disconnect(self) -> None:
+    def handle_disconnect(self) -> None:
         """The client is gone."""
         if self.response_complete:
             return

@@ -15,7 +15,7 @@ from serving.errors import InvalidArgument
 _PIECE_BYTES = 64 << 10
 
 
-class TlsTransport:
+class PiecewiseTlsTransport:
     """Encrypts in pieces on top of a TLS transport.
 
     Its protocol sets `paused` and calls `resume_sending` when the transport accepts writes again.

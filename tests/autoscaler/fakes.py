@@ -107,7 +107,7 @@ class FakePool:
     def can_fork(self, spec: NodeSpec) -> bool:
         return self.forked
 
-    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+    def set_wanted_pilots(self, specs: Collection[PilotSpec]) -> None:
         self.running_pilots = sorted(spec.key for spec in specs)
 
     def list_pilots(self) -> Sequence[PilotStatus]:
@@ -124,13 +124,13 @@ class FakePool:
     def count_cores(self) -> int:
         return 2
 
-    def free_memory(self) -> int:
+    def available_memory(self) -> int:
         return self.free()
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
         return None
 
-    def starved_seconds(self, node: Node) -> float:
+    def run_delay_seconds(self, node: Node) -> float:
         return 0.0
 
     async def __aenter__(self) -> Self:

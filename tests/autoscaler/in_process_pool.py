@@ -99,7 +99,7 @@ class InProcessPool:
                 self._set_state(node, NodeState.DRAINING)
                 running.program.cancel()
 
-    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+    def set_wanted_pilots(self, specs: Collection[PilotSpec]) -> None:
         pass
 
     def can_fork(self, spec: NodeSpec) -> bool:
@@ -119,7 +119,7 @@ class InProcessPool:
     def count_cores(self) -> int:
         return 1
 
-    def free_memory(self) -> int:
+    def available_memory(self) -> int:
         return 1 << 40
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
@@ -128,7 +128,7 @@ class InProcessPool:
     def cpu_seconds(self, node: Node) -> float | None:
         return None
 
-    def starved_seconds(self, node: Node) -> float:
+    def run_delay_seconds(self, node: Node) -> float:
         return 0.0
 
     # ---- one node

@@ -550,7 +550,7 @@ def test_a_retired_version_fails_those_who_wait() -> None:
 
 
 def test_the_meter_adds_up_what_runs_and_waits() -> None:
-    """From arrival to end, whatever the end; `predict_end` is the latest of them."""
+    """From arrival to end, whatever the end; `last_end` is the latest of them."""
 
     async def main(world: World) -> None:
         clock, meter = world.clock, world.activator.meter_of(spec())

@@ -40,7 +40,7 @@ async def fork(pool: LocalPool) -> int:
 
 def test_a_fork_reports_and_ends_with_the_block() -> None:
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         await ready_pilots(pool)
 
         first = await fork(pool)
@@ -81,17 +81,17 @@ def test_other_needs_do_not_end_a_pilot_that_is_held() -> None:
     async def main(pool: LocalPool, history: History) -> None:
         async with running(pool):
             await ready_pilots(pool)
-            pool.start_pilots([other])
+            pool.set_wanted_pilots([other])
             held, wanted = await ready_pilots(pool, 2)
             assert (held.key, wanted.key) == ("other", "tiny")
             async with running(pool):
                 pass
             await asyncio.sleep(0.7)
             assert len(pool.list_pilots()) == 2
-        pool.start_pilots([other, TINY])
+        pool.set_wanted_pilots([other, TINY])
         await asyncio.sleep(0.7)
         assert len(pool.list_pilots()) == 2
-        pool.start_pilots([])
+        pool.set_wanted_pilots([])
         assert pool.list_pilots() == []
 
     run(main, timing=SHORT)

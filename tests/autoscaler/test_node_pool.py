@@ -315,18 +315,18 @@ def test_capacity_and_usage(run: Callable[..., None]) -> None:
 
     async def main(pool: NodePool, history: History) -> None:
         assert pool.count_cores() >= 1
-        assert pool.free_memory() >= 0
+        assert pool.available_memory() >= 0
         (node,) = await start(pool, history, echoing())
         used = await asyncio.to_thread(pool.measure_memory, node.pids)
         assert used is None or 0 < used.private <= used.proportional
         assert (pool.cpu_seconds(node) or 0.0) >= 0
-        assert pool.starved_seconds(node) >= 0
+        assert pool.run_delay_seconds(node) >= 0
 
         await pool.scale(echoing(), 0)
         await node.gone.wait()
         assert await asyncio.to_thread(pool.measure_memory, node.pids) is None
         assert pool.cpu_seconds(node) is None
-        assert pool.starved_seconds(node) >= 0
+        assert pool.run_delay_seconds(node) >= 0
 
     run(main)
 
@@ -336,12 +336,12 @@ def test_pilots_are_there_or_not_needed(run: Callable[..., None]) -> None:
 
     async def main(pool: NodePool, history: History) -> None:
         wanted = echoing()
-        pool.start_pilots(wanted.pilots)
+        pool.set_wanted_pilots(wanted.pilots)
         await pool.wait_for_pilots(HANG_SECONDS)
         assert {pilot.key for pilot in pool.list_pilots()} <= {pilot.key for pilot in wanted.pilots}
         can_fork = pool.can_fork(wanted)
         (node,) = await start(pool, history, wanted)
         assert node.forked is can_fork
-        pool.start_pilots(())
+        pool.set_wanted_pilots(())
 
     run(main)

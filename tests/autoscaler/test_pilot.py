@@ -74,7 +74,7 @@ def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         assert not pool.can_fork(spec("echo", pilot=heavy))
-        pool.start_pilots([heavy])
+        pool.set_wanted_pilots([heavy])
         assert pool.can_fork(spec("echo", pilot=heavy))
         await ready_pilots(pool)
         imports = []
@@ -115,7 +115,7 @@ def test_a_spare_rehearses_while_it_waits(preload: Any, tmp_path: Path) -> None:
     async def main(pool: LocalPool, history: History) -> None:
         endless = replace(own, spare_warmup="preloaded:rehearse")
         failing = replace(own, key="failing", spare_warmup="preloaded:fail")
-        pool.start_pilots([endless, failing])
+        pool.set_wanted_pilots([endless, failing])
         status = next(one for one in await ready_pilots(pool, 2) if one.key == endless.key)
         while len(steps()) < 3:  # noqa: ASYNC110  another process writes them
             await asyncio.sleep(0.01)
@@ -133,7 +133,7 @@ def test_many_at_once() -> None:
     """Versions that wake together are all forked."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         await ready_pilots(pool)
         nodes = await asyncio.gather(*(start(pool, f"{number}") for number in range(20)))
 
@@ -180,20 +180,20 @@ def test_a_pilot_is_lit_as_long_as_it_is_asked_for() -> None:
     other = pilot("json", key="other")
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY, other])
+        pool.set_wanted_pilots([TINY, other])
         first, second = await ready_pilots(pool, 2)
         assert (first.key, second.key) == ("other", "tiny")
         assert {first.pid, first.spare, second.pid, second.spare} <= children()
         assert (second.age or 0) >= 0
         assert 0 < (second.seconds or 0) < HANG_SECONDS
 
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         (same,) = await ready_pilots(pool)
         assert same.pid == second.pid
         await asyncio.to_thread(until, lambda: first.pid not in children(), "the other is out")
 
         changed = pilot("json", "tests.autoscaler.nodes")
-        pool.start_pilots([changed])
+        pool.set_wanted_pilots([changed])
         (restarted,) = await ready_pilots(pool)
         assert restarted.pid != second.pid
         assert pool.can_fork(spec("echo", pilot=changed))
@@ -206,7 +206,7 @@ def test_a_pilot_is_lit_by_need_and_lingers() -> None:
     """With a number of seconds: from the first node on until that long after the last one is gone."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         assert pool.list_pilots() == []
         node = await start(pool, "a")
         assert node.forked
@@ -231,7 +231,7 @@ def test_no_pilot_is_lit_when_they_are_off() -> None:
     """Whatever is asked for."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         node = await start(pool, "a")
 
         assert not node.forked
@@ -277,7 +277,7 @@ def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
     )
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([later])
+        pool.set_wanted_pilots([later])
         (status,) = await ready_pilots(pool)
         os.kill(status.pid or 0, signal.SIGUSR1)
         threads = Path(f"/proc/{status.pid}/task")
@@ -300,7 +300,7 @@ def test_a_pilot_that_cannot_import_is_tried_again_later_each_time(
         return [record for record in caplog.records if "pilot tiny failed" in record.getMessage()]
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([broken])
+        pool.set_wanted_pilots([broken])
         node = await start(pool, "a", broken)
         assert not node.forked
         await asyncio.to_thread(until, lambda: len(failures()) >= 3, "it is tried again and again")
@@ -347,7 +347,7 @@ def test_a_pilot_that_is_short_of_processes_stays_lit(preload: Any, tmp_path: Pa
     gate.touch()
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([scarce])
+        pool.set_wanted_pilots([scarce])
         wanted = spec("echo", pilot=scarce, word="a")
         await pool.scale(wanted, 1)
         (starved,) = await history.until(NodeState.GONE)
@@ -399,10 +399,10 @@ def test_a_pilot_that_waits_for_a_processor_is_not_stuck(
             gate.touch()
         return number * 0.5 if number < 3 else HANG_SECONDS
 
-    monkeypatch.setattr(machine, "waiting_seconds", measure_waiting)
+    monkeypatch.setattr(machine, "all_threads_run_delay", measure_waiting)
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([slow])
+        pool.set_wanted_pilots([slow])
         (ready,) = await ready_pilots(pool)
         assert (ready.state, ready.reason) == (PilotState.READY, "")
 
@@ -424,7 +424,7 @@ def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: 
     its_pilot = preload(does)
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([its_pilot])
+        pool.set_wanted_pilots([its_pilot])
         await pool.wait_for_pilots(within)
         assert pool.list_pilots()[0].state is state
 
@@ -437,7 +437,7 @@ def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again_at_once(
     """Nodes wait for its successor: a cold start would import the same, beside it."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         (before,) = await ready_pilots(pool)
         forked = await start(pool, "forked")
         os.kill(before.pid or 0, signal.SIGKILL)
@@ -458,7 +458,7 @@ def test_a_pilot_that_is_killed_each_time_is_not_waited_for(preload: Any) -> Non
     doomed = preload("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([doomed])
+        pool.set_wanted_pilots([doomed])
         node = await start(pool, "a", doomed)
 
         assert not node.forked
@@ -472,14 +472,14 @@ def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         for round_ in range(3):
-            pool.start_pilots([TINY])
+            pool.set_wanted_pilots([TINY])
             (status,) = await ready_pilots(pool)
             starting = [asyncio.create_task(start(pool, f"{round_}.{number}")) for number in range(5)]
             await asyncio.sleep(0.01 * round_)
             os.kill(status.pid or 0, signal.SIGKILL)
             for node in await asyncio.gather(*starting):
                 assert await ask(node, "!") == f"{node.key} !"
-            pool.start_pilots([])
+            pool.set_wanted_pilots([])
 
     run(main)
 
@@ -488,7 +488,7 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """A node that it does not fork in time starts cold; another pilot is lit."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         (before,) = await ready_pilots(pool)
         os.kill(before.pid or 0, signal.SIGSTOP)
         spare = await start(pool, "spare")
@@ -510,7 +510,7 @@ def test_a_killed_spare_is_replaced() -> None:
     """The pilot makes another."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         (before,) = await ready_pilots(pool)
         os.kill(before.spare or 0, signal.SIGKILL)
         await asyncio.to_thread(until, lambda: before.spare not in children(), "it is reaped")
@@ -531,7 +531,7 @@ from autoscaler.pools import NodeState
 from tests.autoscaler.pool import TINY, ready_pilots, pilot, run, spec
 
 async def main(pool, history):
-    pool.start_pilots([TINY, pilot("json", key="other")])
+    pool.set_wanted_pilots([TINY, pilot("json", key="other")])
     await ready_pilots(pool, 2)
     await pool.scale(spec("brood"), 2)
     await pool.scale(spec("brood", key="cold", pilot=None), 1)

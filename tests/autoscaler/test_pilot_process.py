@@ -98,7 +98,7 @@ def test_ctrl_c_is_none_of_a_pilots_business() -> None:
     """It is in a session of its own, and its spare too."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.start_pilots([TINY])
+        pool.set_wanted_pilots([TINY])
         (status,) = await ready_pilots(pool)
 
         assert os.getsid(status.pid or 0) == status.pid

@@ -284,14 +284,14 @@ def test_forgetting_a_version_waits_for_its_nodes() -> None:
         await settle()
         node = world.pool.ready(world.pool.only())
         await settle()
-        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
+        forgetting = asyncio.create_task(world.autoscaler.stop_version("v"))
         await settle()
         assert isinstance(waiting.error, RetiredError)
         assert inside.served
         assert not forgetting.done()
         assert node.state is NodeState.DRAINING
 
-        again = asyncio.create_task(world.autoscaler.forget_version("v"))
+        again = asyncio.create_task(world.autoscaler.stop_version("v"))
         late = await world.asked()
         assert isinstance(late.error, StartFailedError)
         inside.let_go.set()
@@ -304,7 +304,7 @@ def test_forgetting_a_version_waits_for_its_nodes() -> None:
         assert "v" not in world.autoscaler.versions
         await world.look(1.0)
         assert world.pool.orders == [("v", 1), ("v", 0)]
-        await world.autoscaler.forget_version("v")  # once more is no error
+        await world.autoscaler.stop_version("v")  # once more is no error
 
     run(main)
 
@@ -316,7 +316,7 @@ def test_forgetting_a_version_that_is_being_started_waits_for_that_too() -> None
         world.track()
         world.pool.open.clear()
         asker = await world.asked()
-        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
+        forgetting = asyncio.create_task(world.autoscaler.stop_version("v"))
         await settle()
         assert isinstance(asker.error, RetiredError)
         assert world.pool.orders == [("v", 1)]
@@ -340,7 +340,7 @@ def test_what_becomes_of_a_forgotten_version_is_nobodys_business(caplog: pytest.
         world.track()
         world.pool.open.clear()
         await world.asked()
-        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
+        forgetting = asyncio.create_task(world.autoscaler.stop_version("v"))
         await settle()
         world.pool.ready(world.pool.start(spec()))
         world.pool.crash(world.pool.only())
@@ -400,14 +400,14 @@ def test_node_seconds_are_counted_from_start_to_end() -> None:
         await settle()
         await world.ticks(4)
         assert tracked.node_seconds(world.pool.nodes("v"), world.clock()) == 9.0
-        assert tracked.idle_seconds == 4.0
+        assert tracked.idle_node_seconds == 4.0
 
         world.pool.drain(node)
         await world.ticks(2)
         world.pool.end(node)
         await world.ticks(5)
         assert tracked.node_seconds(world.pool.nodes("v"), world.clock()) == 11.0
-        assert tracked.idle_seconds == 4.0
+        assert tracked.idle_node_seconds == 4.0
 
     run(main)
 

@@ -231,7 +231,7 @@ def test_a_deleted_version_leaves_its_memory_to_those_who_wait() -> None:
         world.free = 0
         inside = await world.asked("old")
         await world.asked()
-        forgetting = asyncio.create_task(world.autoscaler.forget_version("old"))
+        forgetting = asyncio.create_task(world.autoscaler.stop_version("old"))
         await settle()
         inside.let_go.set()
         world.free = 120 * MIB
@@ -253,18 +253,18 @@ def test_what_is_needed_is_told_beside_what_is_there() -> None:
         await world.awake("idle", memory=30 * MIB)
         await world.awake("busy", memory=100 * MIB)
         world.free = 50 * MIB
-        assert world.autoscaler.measure_memory() == MemoryDemand(0, 0, 180 * MIB)
+        assert world.autoscaler.sum_memory_demand() == MemoryDemand(0, 0, 180 * MIB)
 
         busy = await world.asked("busy")
         waiting = world.ask(deadline=FakeDeadline(remaining=5))
         await world.ticks(2)
-        assert world.autoscaler.measure_memory() == MemoryDemand(100 * MIB, 120 * MIB, 180 * MIB)
+        assert world.autoscaler.sum_memory_demand() == MemoryDemand(100 * MIB, 120 * MIB, 180 * MIB)
 
         busy.let_go.set()
         world.free = 1000 * MIB
         await settle()
         await world.look(1.0)
-        assert world.autoscaler.measure_memory().missing == 0
+        assert world.autoscaler.sum_memory_demand().missing == 0
         assert not waiting.task.done()
 
     run(main)

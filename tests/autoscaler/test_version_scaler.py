@@ -193,10 +193,10 @@ def test_idle_seconds_are_those_of_ready_nodes_without_a_request() -> None:
     busy.acquire_slot()
     others = [node(NodeState.STARTING), node(NodeState.DRAINING, ready=START)]
     tracked.observe([idle, busy, *others], unknown, START + 3)
-    assert tracked.idle_seconds == 3.0
+    assert tracked.idle_node_seconds == 3.0
 
     tracked.observe([idle, busy, fresh, *others], unknown, START + 4)
-    assert tracked.idle_seconds == 4.5
+    assert tracked.idle_node_seconds == 4.5
 
 
 def test_the_use_of_processors_is_averaged_over_ready_nodes() -> None:

@@ -125,7 +125,7 @@ def test_a_folder_of_a_running_job_is_refused(place: Place) -> None:
 
     with pytest.raises(FailedPrecondition, match="The job job_u1 is writing to"):
         place.output("u2").claim()
-    place.output("u2").clean()
+    place.output("u2").delete_job_files()
 
     assert place.names() == [".pilotlight/claim", ".pilotlight/u1/1/x"]
     assert place.claim()["uid"] == "u1"
@@ -147,7 +147,7 @@ def test_results_of_another_job_are_kept(place: Place, name: str) -> None:
     with pytest.raises(FailedPrecondition, match="holds results of another job") as caught:
         place.output().claim()
     assert name in caught.value.message
-    place.output().clean()
+    place.output().delete_job_files()
 
     assert place.names() == [name]
     assert place.text(name) == "theirs"
@@ -162,7 +162,7 @@ def test_results_of_a_job_that_is_done_are_kept(place: Place) -> None:
 
     with pytest.raises(FailedPrecondition, match="holds results of another job"):
         place.output("u2").claim()
-    place.output("u2").clean()
+    place.output("u2").delete_job_files()
 
     assert place.names() == before
 
@@ -249,7 +249,7 @@ def test_a_folder_that_was_taken_over(place: Place, other: str | None) -> None:
 
     with pytest.raises(FailedPrecondition, match="was taken by another job"):
         output.publish(shards, DONE)
-    output.clean()
+    output.delete_job_files()
 
     assert not [name for name in place.names() if name.startswith("prediction")]
     assert not other or place.claim()["uid"] == other
@@ -317,7 +317,7 @@ def test_an_attempt_after_one_that_died_while_publishing(place: Place) -> None:
         assert place.names() == [".pilotlight/claim"]
         publish(place, later)
         assert place.names() == [".pilotlight/claim", *PUBLISHED]
-        later.clean()
+        later.delete_job_files()
 
 
 @pytest.mark.parametrize(
@@ -346,17 +346,17 @@ def test_cleaning_leaves_nothing_of_the_job(place: Place) -> None:
     """Before anything, at work, and when it has published: what is not the job's stays."""
     place.put("notes.txt")
     output = place.output()
-    output.clean()
+    output.delete_job_files()
     assert place.names() == ["notes.txt"]
 
     output.claim()
     sealed(place, 0)
-    output.clean()
+    output.delete_job_files()
     assert place.names() == ["notes.txt"]
 
     output.claim()
     publish(place, output)
-    output.clean()
+    output.delete_job_files()
     assert place.names() == ["notes.txt"]
     with pytest.raises(NotFound):
         place.claim()
@@ -376,7 +376,7 @@ def test_what_an_attempt_that_was_killed_had_written_of_its_claim_goes(tmp_path:
     partial.parent.mkdir()
 
     partial.touch()
-    place.output().clean()
+    place.output().delete_job_files()
     assert not partial.exists()
 
     partial.touch()
@@ -384,7 +384,7 @@ def test_what_an_attempt_that_was_killed_had_written_of_its_claim_goes(tmp_path:
     assert not partial.exists()
 
     partial.touch()
-    place.output("u2").clean()
+    place.output("u2").delete_job_files()
     assert partial.exists()  # it may be u1's, which has the folder
-    place.output().clean()
+    place.output().delete_job_files()
     assert list(partial.parent.iterdir()) == []

@@ -27,7 +27,7 @@ from google.protobuf import struct_pb2
 
 from batch import boot, worker_signs
 from batch import pool as batch_pool
-from batch.pool import BootProcess, WorkerPool, is_loopback, main, serve
+from batch.pool import BootProcess, WorkerPool, is_loopback, main, start_server
 from batch.worker_signs import WorkerVersions
 from serving.artifacts.storage import FileStore
 from serving.scratch_folders import make_scratch_folder
@@ -62,7 +62,7 @@ def provisioned(service: Provision) -> Iterator[str]:
 def pool(limit: int = 4, token: str = "") -> Iterator[Any]:
     """A client of a pool."""
     workers = WorkerPool(limit, token=token)
-    server, port = serve("127.0.0.1", 0, workers)
+    server, port = start_server("127.0.0.1", 0, workers)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
@@ -241,7 +241,7 @@ def test_a_pool_for_other_machines_needs_a_token(
 def test_a_port_has_one_pool(capsys: pytest.CaptureFixture[str]) -> None:
     """A second one would get some of the calls."""
     workers = WorkerPool()
-    server, port = serve("127.0.0.1", 0, workers)
+    server, port = start_server("127.0.0.1", 0, workers)
     try:
         with pytest.raises(SystemExit) as ended:
             main(["--port", str(port)])

@@ -141,7 +141,7 @@ def write_xgboost(folder: Path) -> Any:
 
 
 def write_pipeline(folder: Path) -> Any:
-    """A pipeline with the user's own step, pickled; returns the pipeline. Its module is in `step_archive`."""
+    """A pipeline with the user's own step, pickled; returns the pipeline. Its module is `user_steps`."""
     import types
 
     from sklearn.linear_model import LinearRegression

@@ -86,7 +86,7 @@ def test_no_request_does_harm(tmp_path: Path, report: Report, requests: int) -> 
 
     async def main(gateway: Gateway) -> None:
         nonlocal slowest
-        routes = [(route.path, min(route.methods or {"GET"})) for route in gateway._build_routes()]
+        routes = [(route.path, min(route.methods or {"GET"})) for route in gateway._build_api_routes()]
         routes += [
             ("/v1/projects/{project}/models/{model}:predict", "POST"),
             ("/v1/{x}", "GET"),

@@ -114,7 +114,7 @@ def test_the_command_line() -> None:
     )
     version = Version(container=spec, deployment_uri="gs://b/m", routes=RouteMap(health="/h"))
     container = make_run_config(version, NAME, "/bin/docker", "sha256:1", memory_bytes=1 << 20)
-    command = container.run_command("name", Path("/model"))
+    command = container.build_run_command("name", Path("/model"))
 
     assert command[:6] == ["/bin/docker", "run", "--rm", "--name", "name", "--pull"]
     assert command[-5:] == ["--entrypoint", "serve", "sha256:1", "--fast", "90"]
@@ -127,7 +127,7 @@ def test_the_command_line() -> None:
 def test_an_image_as_it_is() -> None:
     """Without a command, arguments, files or limits there are no flags for them."""
     container = make_run_config(Version(container=ContainerSpec(image="i")), NAME, "docker", "i")
-    command = container.run_command("name", Path("/model"))
+    command = container.build_run_command("name", Path("/model"))
 
     assert command[-1] == "i"
     assert not {"--entrypoint", "--memory", "--volume"} & set(command)

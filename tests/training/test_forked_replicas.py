@@ -68,7 +68,7 @@ async def fork_supervisors(
         pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
         with output.open("wb") as file:
             async with pool:
-                pool.start_pilots([spec])
+                pool.set_wanted_pilots([spec])
                 await pool.wait_for_pilots(60.0)
                 for request in requests:
                     await asyncio.sleep(_SPARE_SECONDS)

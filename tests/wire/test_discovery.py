@@ -48,7 +48,7 @@ DISCOVERED = {
 def routes(tmp_path: Path) -> dict[str, Route]:
     """The gateway's named routes."""
     gateway = Gateway(ServeConfig(state_dir=tmp_path), SqliteStore(tmp_path / "state.db"), {})
-    return {route.name: route for route in gateway._build_routes() if route.name.startswith("projects.")}
+    return {route.name: route for route in gateway._build_api_routes() if route.name.startswith("projects.")}
 
 
 @pytest.fixture(scope="module")

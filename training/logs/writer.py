@@ -25,8 +25,8 @@ def _now() -> datetime.datetime:
 class JobLogWriter:
     """The log of one attempt; what earlier attempts have left in the folder counts for the limit too.
 
-    That of a trial counts only its own lines; see `add_trial_bytes`. Lines that cannot be written, as on a full
-    disk, are counted: the number of them is written once there is room again.
+    That of a trial counts only its own lines; see `add_trial_bytes`. Lines that cannot be written, as on a
+    full disk, are counted: the number of them is written once there is room again.
     """
 
     def __init__(

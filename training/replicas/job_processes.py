@@ -150,7 +150,7 @@ class JobProcesses:
     def measure_memory(self, enough: int) -> int:
         """Bytes of memory of all processes: a quick estimate, at least what it is, up to `enough`."""
         pids = linux.list_descendants()
-        estimate = sum(machine.resident_memory(pid) or 0 for pid in pids)
+        estimate = sum(machine.anonymous_memory(pid) or 0 for pid in pids)
         if estimate <= enough:
             return estimate
         with contextlib.suppress(ProcessLookupError):  # one has ended meanwhile

@@ -45,7 +45,9 @@ def accepts_nan(estimator: Any, *, takes_nan: bool) -> bool:
     """Whether the candidates accept rows with NaN; `takes_nan` says whether the last step does."""
     transformers, _ = split_pipeline(estimator)
     try:
-        return pipeline_steps.accept_nan([pipeline_steps.build_step(one) for one in transformers], takes_nan)
+        return pipeline_steps.steps_accept_nan(
+            [pipeline_steps.build_step(one) for one in transformers], takes_nan
+        )
     except UnsuitableCandidate:
         return False
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.acceleration.candidates import Predict, UnsuitableCandidate
-from serving.runtimes.instance_batch import is_finite
+from serving.runtimes.instance_batch import is_finite_float32
 
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -53,14 +53,14 @@ def chain_steps(steps: Sequence[PipelineStep], predict: Predict, *, takes_nan: b
     def predict_after_steps(rows: NDArray[Any]) -> Any:
         for transform, allow_nan in checks:
             rows = transform(rows)
-            if not is_finite(rows, allow_nan=allow_nan):
+            if not is_finite_float32(rows, allow_nan=allow_nan):
                 raise UnsuitableCandidate("a step of the pipeline returns NaN or infinity")
         return predict(rows)
 
     return predict_after_steps
 
 
-def accept_nan(steps: Sequence[PipelineStep], takes_nan: bool) -> bool:
+def steps_accept_nan(steps: Sequence[PipelineStep], takes_nan: bool) -> bool:
     """Whether the steps and what follows them accept rows with NaN; `takes_nan` says it of the latter."""
     for one in steps:
         if one.fills_nan:

@@ -71,8 +71,8 @@ def find_ensemble_kind(estimator: Any) -> EnsembleKind | None:
 # One tree, and forests of them.
 
 
-def _predict_single_tree(estimator: Any) -> Predict:
-    tree, finish = estimator.tree_, _finish_tree(estimator)
+def _make_tree_predict(estimator: Any) -> Predict:
+    tree, finish = estimator.tree_, _make_tree_finish(estimator)
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         return finish(tree.predict(rows.astype(np.float32)).reshape(len(rows), -1))
@@ -82,8 +82,8 @@ def _predict_single_tree(estimator: Any) -> Predict:
 
 def _forest_one_tree(estimator: Any) -> Predict:
     trees = [one.tree_ for one in estimator.estimators_]
-    leaves, values = _merge_trees(trees, estimator.n_features_in_)
-    finish, count = _finish_tree(estimator), len(trees)
+    leaves, values = _make_leaf_finder(trees, estimator.n_features_in_)
+    finish, count = _make_tree_finish(estimator), len(trees)
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         sums = _sum_in_order(values.take(leaves(rows), axis=0))
@@ -95,7 +95,7 @@ def _forest_one_tree(estimator: Any) -> Predict:
 
 def _forest_tree_arrays(estimator: Any) -> Predict:
     trees = [one.tree_ for one in estimator.estimators_]
-    finish, outputs = _finish_tree(estimator), _count_outputs(trees[0])
+    finish, outputs = _make_tree_finish(estimator), _count_outputs(trees[0])
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         narrow = rows.astype(np.float32)
@@ -108,7 +108,7 @@ def _forest_tree_arrays(estimator: Any) -> Predict:
     return predict
 
 
-def _finish_tree(estimator: Any) -> FinishPrediction:
+def _make_tree_finish(estimator: Any) -> FinishPrediction:
     """From the values of leaves, or their mean, to the answer of a tree or a forest."""
     outputs = estimator.n_outputs_
     if not hasattr(estimator, "classes_"):
@@ -137,9 +137,9 @@ def _finish_tree(estimator: Any) -> FinishPrediction:
 def _boosting_one_tree(estimator: Any) -> Predict:
     start = _find_initial_prediction(estimator)
     stages = estimator.estimators_
-    leaves, values = _merge_trees([one.tree_ for one in stages.ravel()], estimator.n_features_in_)
+    leaves, values = _make_leaf_finder([one.tree_ for one in stages.ravel()], estimator.n_features_in_)
     scaled = values.ravel() * estimator.learning_rate
-    finish = _finish_boosting(estimator)
+    finish = _make_boosting_finish(estimator)
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         terms = scaled.take(leaves(rows)).reshape(*stages.shape, len(rows))
@@ -152,7 +152,7 @@ def _boosting_tree_arrays(estimator: Any) -> Predict:
     from sklearn.ensemble._gradient_boosting import predict_stages  # noqa: PLC0415  only with such a model
 
     start = _find_initial_prediction(estimator)
-    stages, rate, finish = estimator.estimators_, estimator.learning_rate, _finish_boosting(estimator)
+    stages, rate, finish = estimator.estimators_, estimator.learning_rate, _make_boosting_finish(estimator)
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         raw = np.repeat(start, len(rows), axis=0)
@@ -176,7 +176,7 @@ def _find_initial_prediction(estimator: Any) -> NDArray[Any]:
     return raw
 
 
-def _finish_boosting(estimator: Any) -> FinishPrediction:
+def _make_boosting_finish(estimator: Any) -> FinishPrediction:
     if not hasattr(estimator, "classes_"):
         return lambda raw: raw.ravel()
     classes = estimator.classes_
@@ -198,7 +198,7 @@ def _histogram_one_tree(estimator: Any) -> Predict:
     )
     windows = WindowBuffers(layout, np.float64)
     walk = partial(_predict_histogram_tree, merged, *categories)
-    finish, shape = _finish_histogram(estimator), (len(stages), len(stages[0]))
+    finish, shape = _make_histogram_finish(estimator), (len(stages), len(stages[0]))
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         terms = windows.find_leaves(rows, walk).reshape(*shape, len(rows))
@@ -209,7 +209,7 @@ def _histogram_one_tree(estimator: Any) -> Predict:
 
 def _histogram_tree_arrays(estimator: Any) -> Predict:
     start, categories = _read_baseline(estimator)
-    stages, finish = estimator._predictors, _finish_histogram(estimator)
+    stages, finish = estimator._predictors, _make_histogram_finish(estimator)
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         wide = rows.astype(np.float64, copy=False)
@@ -237,7 +237,7 @@ def _read_baseline(estimator: Any) -> tuple[NDArray[Any], tuple[NDArray[Any], ND
     return start, estimator._bin_mapper.make_known_categories_bitsets()
 
 
-def _finish_histogram(estimator: Any) -> FinishPrediction:
+def _make_histogram_finish(estimator: Any) -> FinishPrediction:
     if not hasattr(estimator, "classes_"):
         inverse = estimator._loss.link.inverse
         return lambda raw: inverse(raw.ravel())
@@ -250,7 +250,7 @@ def _finish_histogram(estimator: Any) -> FinishPrediction:
 # What they have in common.
 
 
-def _merge_trees(
+def _make_leaf_finder(
     trees: Sequence[Any], width: int
 ) -> tuple[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.float64]]:
     """What finds the leaves of rows, as (trees, rows), and the values of all nodes, as (nodes, outputs)."""
@@ -307,7 +307,7 @@ def _read_nodes(trees: Iterable[Any]) -> list[NDArray[Any]]:
     return [one.tree_.__getstate__()["nodes"] for one in trees]
 
 
-_TREES = EnsembleKind(None, _predict_single_tree, _TREE, lambda estimator: _read_nodes([estimator]))
+_TREES = EnsembleKind(None, _make_tree_predict, _TREE, lambda estimator: _read_nodes([estimator]))
 _FORESTS = EnsembleKind(
     _forest_one_tree, _forest_tree_arrays, _TREE, lambda estimator: _read_nodes(estimator.estimators_)
 )

@@ -13,7 +13,7 @@ from serving.acceleration.sklearn import linear_models, tree_ensembles
 from serving.acceleration.sklearn.candidates import split_pipeline
 from serving.acceleration.sklearn.joined_trees import NodeFields
 from serving.runtimes.feature_rows import make_numeric_rows
-from serving.runtimes.instance_batch import MAX_FLOAT32, is_finite
+from serving.runtimes.instance_batch import MAX_FLOAT32, is_finite_float32
 
 # Rows of a kind, splits of the trees, borders between classes: fewer where rows are wide.
 _MAX_ROWS, _MIN_ROWS = 160, 8
@@ -48,8 +48,8 @@ def make_verification_rows(estimator: Any, width: int, *, allow_nan: bool) -> li
     typical = np.concatenate([*(batch[:most] for batch in batches), make_numeric_rows(most, width)])
     batches.append(typical)
     batches.append(np.clip(np.rint(typical), -(2.0**62), 2.0**62).astype(np.int64))
-    batches.append(_insert_values(_EXTREMES, typical, random))
-    batches.append(_insert_values(_EXTREME_INTEGERS, batches[-2], random))
+    batches.append(_make_value_rows(_EXTREMES, typical, random))
+    batches.append(_make_value_rows(_EXTREME_INTEGERS, batches[-2], random))
     if allow_nan:
         lacking = typical.copy()
         lacking[random.random(lacking.shape) < 0.3] = np.nan
@@ -67,14 +67,14 @@ def _keep_finite_rows(rows: NDArray[Any], transformers: Sequence[Any], allow_nan
 
 
 def _stays_finite(rows: NDArray[Any], transformers: Sequence[Any], allow_nan: bool) -> bool:
-    if not is_finite(rows, allow_nan=allow_nan):
+    if not is_finite_float32(rows, allow_nan=allow_nan):
         return False
     for one in transformers:
         try:
             rows = one.transform(rows)
         except ValueError:  # it has found a row wanting
             return False
-        if not is_finite(rows, allow_nan=allow_nan):
+        if not is_finite_float32(rows, allow_nan=allow_nan):
             return False
     return True
 
@@ -198,7 +198,9 @@ def make_linear_border_rows(
 # All.
 
 
-def _insert_values(values: Sequence[float], rows: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+def _make_value_rows(
+    values: Sequence[float], rows: NDArray[Any], random: np.random.Generator
+) -> NDArray[Any]:
     """Each of the values as a whole row, and in one place of an ordinary row."""
     alike = np.repeat(np.array(values, rows.dtype)[:, None], rows.shape[1], axis=1)
     single = rows[: len(values)].copy()

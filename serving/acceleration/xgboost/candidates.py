@@ -155,7 +155,7 @@ def _predict_base_margins(document: Any, width: int) -> NDArray[np.float32]:
     """What the sums of a model begin with: the margin of the same model with a tree that adds nothing."""
     learner = document["learner"]
     bare = json.loads(
-        json.dumps({**document, "learner": {**learner, "gradient_booster": _build_empty_booster(document)}})
+        json.dumps({**document, "learner": {**learner, "gradient_booster": _build_zero_booster(document)}})
     )
     booster = xgb.Booster(model_file=bytearray(json.dumps(bare).encode()))
     matrix = xgb.DMatrix(np.zeros((1, width)))
@@ -163,7 +163,7 @@ def _predict_base_margins(document: Any, width: int) -> NDArray[np.float32]:
     return margin.ravel()
 
 
-def _build_empty_booster(document: Any) -> Any:
+def _build_zero_booster(document: Any) -> Any:
     booster = document["learner"]["gradient_booster"]
     parameters = _find_trees_model(document)["gbtree_model_param"]
     model = {

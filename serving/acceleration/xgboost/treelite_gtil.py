@@ -35,7 +35,7 @@ def make_gtil_predict(model: Any, *, margin: bool = False) -> GtilPredict:
         prepared = _Prepared(model, "raw" if margin else "default", predict_by_public_api)
     except (OSError, AttributeError, TypeError, ValueError, IndexError):
         return predict_by_public_api
-    return prepared if prepared.agrees(predict_by_public_api) else predict_by_public_api
+    return prepared if prepared.agrees_with(predict_by_public_api) else predict_by_public_api
 
 
 class _Prepared:
@@ -50,7 +50,7 @@ class _Prepared:
         answer = public(self._example)
         self._row_shape, self._answer_type = answer.shape[1:], answer.dtype
 
-    def agrees(self, public: GtilPredict) -> bool:
+    def agrees_with(self, public: GtilPredict) -> bool:
         ours, theirs = self(self._example), public(self._example)
         return ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 

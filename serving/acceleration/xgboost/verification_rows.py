@@ -25,9 +25,11 @@ _EXTREMES = (0.0, -0.0, 2.0**-126, -(2.0**-126), 2.0**-149, -(2.0**-149), _LARGE
 
 @dataclass(frozen=True, slots=True)
 class TreeNodes:
-    """Nodes as parallel lists, as XGBoost keeps them: the root is node 0, a leaf's `lefts` is -1. Rows go to
-    the left where their feature is less than the threshold. `numeric` nodes have a threshold, and no
-    categories."""
+    """Nodes as parallel lists, as XGBoost keeps them: the root is node 0, a leaf's left child is -1.
+
+    Rows go to the left where their feature is less than the threshold. Numeric nodes have a threshold, and no
+    categories.
+    """
 
     features: Sequence[int]
     thresholds: Sequence[float]
@@ -35,7 +37,7 @@ class TreeNodes:
     parents: Sequence[int]
     is_numeric: Sequence[bool]
 
-    def inner_nodes(self) -> Iterator[int]:
+    def threshold_nodes(self) -> Iterator[int]:
         """The nodes with a threshold."""
         return (node for node, left in enumerate(self.left_children) if left != -1 and self.is_numeric[node])
 
@@ -69,7 +71,7 @@ def make_verification_rows(
 def make_sparse_rows(trees: Sequence[TreeNodes], width: int) -> Iterator[sparse.csr_matrix]:
     """Probes that have values in those columns only that the trees split on: as many rows of a model of
     millions of columns as of a narrow one."""
-    columns = np.unique([tree.features[node] for tree in trees for node in tree.inner_nodes()]).astype(
+    columns = np.unique([tree.features[node] for tree in trees for node in tree.threshold_nodes()]).astype(
         np.int32
     )
     if not columns.size:
@@ -94,7 +96,7 @@ def _collect_thresholds(trees: Sequence[TreeNodes], width: int) -> list[NDArray[
     """Those of each feature, sorted."""
     found: list[set[float]] = [set() for _ in range(width)]
     for tree in trees:
-        for node in tree.inner_nodes():
+        for node in tree.threshold_nodes():
             found[tree.features[node]].add(tree.thresholds[node])
     return [np.array(sorted(numbers), np.float32) for numbers in found]
 
@@ -102,7 +104,7 @@ def _collect_thresholds(trees: Sequence[TreeNodes], width: int) -> list[NDArray[
 def _make_threshold_rows(
     trees: Sequence[TreeNodes], typical: NDArray[np.float64], most: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.float64]]:
-    nodes = [(tree, node) for tree in trees for node in tree.inner_nodes()]
+    nodes = [(tree, node) for tree in trees for node in tree.threshold_nodes()]
     for place in random.permutation(len(nodes))[:most]:
         tree, node = nodes[place]
         row = typical[random.integers(len(typical))].copy()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, copy_atomically
+from serving.artifacts.storage.artifact_cache import ArtifactCache, HeldEntry, copy_files_atomically
 from serving.artifacts.storage.file_store import FileStore
 from serving.artifacts.storage.file_system import (
     MAX_FILES,
@@ -74,13 +74,13 @@ class ArtifactFetcher:
         """
         system, name = self._files.resolve(uri)
         folder = system.uri(name).rstrip("/")
-        found = system.list_tree(name)
+        found = system.list_artifact(name)
         names = [name_in_folder(file, folder) for file in found]
         check_file_names(folder, names)
         files = dict(zip(names, found, strict=True))
         digest = digest_listing(folder, files)
         if isinstance(system, LocalFileSystem):
-            copy_atomically(files, system.download, destination)
+            copy_files_atomically(files, system.download, destination)
         else:
             self._cache.fetch(digest, files, system.download, destination)
         return FetchResult(len(files), sum(file.size for file in found), digest)
@@ -89,9 +89,9 @@ class ArtifactFetcher:
         """Copy what `make` puts into a folder to the new folder `destination`; cached by `digest`."""
         self._cache.fetch_or_build(digest, make, destination)
 
-    def build(self, digest: str, make: Callable[[Path], None]) -> None:
+    def build_if_absent(self, digest: str, make: Callable[[Path], None]) -> None:
         """Have the cache entry `digest` filled by `make`, unless it is there."""
-        self._cache.build(digest, make)
+        self._cache.build_if_absent(digest, make)
 
     def hold(self, digest: str, *, wait: bool = False) -> HeldEntry | None:
         """The cache entry `digest` for use in place, which must not be changed; None if it is not there.

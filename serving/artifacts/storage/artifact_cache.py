@@ -76,19 +76,19 @@ class ArtifactCache:
             now = time.time_ns()
             os.utime(entry, ns=(now, now))
             # Not linked: what the code of a model does to its files must not change another version's.
-            copy_atomically({name: entry / name for name in files}, copy_content, destination)
+            copy_files_atomically({name: entry / name for name in files}, copy_content, destination)
 
     def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
         """Copy the entry `digest` to `destination`; a missing entry is first filled by `make`.
 
         Other processes that need it wait. Links are copied as links; modes and times are kept.
         """
-        with self._build_entry(digest, make) as entry:
+        with self._hold_or_build(digest, make) as entry:
             _copy_tree(entry, destination)
 
-    def build(self, digest: str, make: Callable[[Path], None]) -> None:
+    def build_if_absent(self, digest: str, make: Callable[[Path], None]) -> None:
         """Fill the entry `digest` by `make` if it is missing."""
-        with self._build_entry(digest, make):
+        with self._hold_or_build(digest, make):
             pass
 
     def hold(self, digest: str, *, wait: bool = False) -> HeldEntry | None:
@@ -115,7 +115,7 @@ class ArtifactCache:
                 return None
 
     @contextmanager
-    def _build_entry(self, digest: str, make: Callable[[Path], None]) -> Iterator[Path]:
+    def _hold_or_build(self, digest: str, make: Callable[[Path], None]) -> Iterator[Path]:
         """Have an entry, filled by `make` if it is missing, and keep others from removing it.
 
         Only who fills it locks it alone: an entry that is there is never waited for, however long others use
@@ -234,7 +234,9 @@ def _folder_size(entry: Path) -> int:
     return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
 
 
-def copy_atomically(sources: Mapping[str, T], copy: Callable[[T, Path], None], destination: Path) -> None:
+def copy_files_atomically(
+    sources: Mapping[str, T], copy: Callable[[T, Path], None], destination: Path
+) -> None:
     """Copy files, by name, to a new folder, which appears when complete."""
     _copy_all(sources, copy, _partial_of(destination), destination)
     sync_to_disk(destination.parent)

@@ -37,7 +37,7 @@ class FileStore:
     def glob(self, pattern: str) -> list[FileInfo]:
         """The files of an exact path, `folder/*` or `prefix*`, sorted by URI.
 
-        A `*` matches no slash. Folders, their systemholder objects, and names that start with a dot are left
+        A `*` matches no slash. Folders, their placeholder objects, and names that start with a dot are left
         out. Raises NotFound when nothing matches, and InvalidArgument for a folder, or a `*` that is not at
         the end.
         """
@@ -61,7 +61,7 @@ class FileStore:
         """Read a file found before, from byte `start` on, as it is stored: a gzip object stays compressed.
 
         Sequential, in bounded memory. Opening, reading or, for a local file, closing raises Unavailable when
-        the file has been resystemd, changed or removed since it was found.
+        the file has been replaced, changed or removed since it was found.
         """
         system, _ = self.resolve(item.uri)
         return system.open(item, start)
@@ -81,7 +81,7 @@ class FileStore:
         return system.read(name)
 
     def write(self, uri: str, data: bytes) -> None:
-        """Create or resystem a file. Local folders are made."""
+        """Create or replace a file. Local folders are made."""
         system, name = self.resolve(uri)
         system.write(name, data)
 

@@ -52,7 +52,7 @@ class FileSystem(Protocol):
     def list(self, folder: str) -> Sequence[FileInfo]:
         """Every complete file below a folder; none if there is no such folder."""
 
-    def list_tree(self, folder: str) -> Sequence[FileInfo]:
+    def list_artifact(self, folder: str) -> Sequence[FileInfo]:
         """Every file below a folder to be fetched, at most MAX_LISTED.
 
         Raises NotFound if there are none, InvalidArgument for a single file.
@@ -143,7 +143,7 @@ def digest_listing(folder: str, files: Mapping[str, FileInfo]) -> str:
     return hashlib.sha256(json.dumps([folder, listing]).encode()).hexdigest()
 
 
-def is_folder_error(uri: str) -> InvalidArgument:
+def unexpected_folder_error(uri: str) -> InvalidArgument:
     return InvalidArgument(
         f"{uri} is a folder; expected a single file, or {uri.rstrip('/')}/* where several are taken."
     )

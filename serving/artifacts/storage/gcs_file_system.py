@@ -16,7 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from serving.artifacts.storage.file_system import MAX_LISTED, FileInfo, file_changed_error, is_folder_error
+from serving.artifacts.storage.file_system import (
+    MAX_LISTED,
+    FileInfo,
+    file_changed_error,
+    unexpected_folder_error,
+)
 from serving.artifacts.storage.gcs import MAX_CONCURRENT_REQUESTS, GcsClient, bucket_not_found, emulator_host
 from serving.errors import InvalidArgument, NotFound, Unavailable
 
@@ -47,7 +52,7 @@ class GcsFileSystem:
         if blob is not None:
             return self._to_file_info(blob)
         if not name or self._list_blobs(f"{name}/", max_results=1):
-            raise is_folder_error(self.uri(name))
+            raise unexpected_folder_error(self.uri(name))
         raise self._not_found_error(name)
 
     def list_prefix(self, stem: str) -> Sequence[FileInfo]:
@@ -60,7 +65,7 @@ class GcsFileSystem:
             return self._list_files(f"{folder}/" if folder else "")
         return []
 
-    def list_tree(self, folder: str) -> Sequence[FileInfo]:
+    def list_artifact(self, folder: str) -> Sequence[FileInfo]:
         """Every object below a prefix."""
         # With its slash, or gs://b/model would also take in gs://b/model2.
         if found := self._list_files(f"{folder}/" if folder else "", limit=MAX_LISTED):

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
-from serving.artifacts.storage.file_system import MAX_LISTED, FileInfo, file_changed_error, is_folder_error
+from serving.artifacts.storage.file_system import (
+    MAX_LISTED,
+    FileInfo,
+    file_changed_error,
+    unexpected_folder_error,
+)
 from serving.artifacts.storage.local_files import (
     PartialFile,
     UnchangedFile,
@@ -81,7 +86,7 @@ class LocalFileSystem:
         self.folders.check_path(name)
         with translate_read_errors(name):
             if Path(name).is_dir():
-                raise is_folder_error(name)
+                raise unexpected_folder_error(name)
             item = stat_file(name)
         if item is None:
             raise NotFound(
@@ -113,7 +118,7 @@ class LocalFileSystem:
         with translate_read_errors(folder):
             return [item for path in _walk_paths(folder) if (item := _stat_regular_file(path))]
 
-    def list_tree(self, folder: str) -> Sequence[FileInfo]:
+    def list_artifact(self, folder: str) -> Sequence[FileInfo]:
         """Every file below a folder; links are followed, if the policy allows what they lead to."""
         self.folders.check_path(folder, whole_tree=True)
         path = Path(folder)
@@ -222,7 +227,7 @@ class LocalFileSystem:
             Path(name).unlink(missing_ok=True)
 
     def delete_partials(self, name: str) -> None:
-        """Unlink what `create` and `claim` write beside the file."""
+        """Unlink what `create` and `create_if_absent` write beside the file."""
         path = Path(name)
         with translate_write_errors(name), suppress(FileNotFoundError, NotADirectoryError):
             for entry in path.parent.iterdir():

@@ -15,7 +15,7 @@ from serving.cli.console import print_note, print_warning
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, LoadFailed
 from serving.predictor import interpreters, python_environments
-from serving.predictor.runtime_versions import RUNTIME_VERSIONS, find_companions
+from serving.predictor.runtime_versions import RUNTIME_VERSIONS, find_compatible_requirements
 
 RuntimeVersionArgument = Annotated[
     str, typer.Argument(metavar="VERSION", help="The runtime version: 1.15, 2.11.", show_default=False)
@@ -67,7 +67,7 @@ def add_runtime(
         raise typer.BadParameter("Say which interpreter: --python PATH, or --create to build one.")
     if with_ and not create:
         raise typer.BadParameter("--with goes with --create.")
-    path = interpreters.resolve_interpreter(python) if python else ""
+    path = interpreters.resolve_interpreter_path(python) if python else ""
     if create:
         path = _build_environment(version, folder.path, path, with_ or ())
     from serving.predictor.interpreter_check import check_interpreter  # noqa: PLC0415  start-up time of the others
@@ -75,7 +75,7 @@ def add_runtime(
     found = check_interpreter(path)
     file = folder.path / interpreters.INTERPRETERS_FILE
     interpreters.write_interpreters(file, {**interpreters.read_interpreters(file), version: path})
-    print_note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
+    print_note(f"Runtime version {version} is computed by {path}: {found.description}.")
     for name, reason in found.broken.items():
         print_warning(f"Its {name} does not work: {reason}")
     if found.threads > 1:
@@ -96,7 +96,7 @@ def list_runtimes(folder: StateDirFlags) -> None:
         )
     for version, path in sorted(found.items()):
         try:
-            said = check_interpreter(path).libraries
+            said = check_interpreter(path).description
         except LoadFailed as error:
             said = error.message
         print(f"{version:<8}  {path}  {said}")
@@ -129,7 +129,7 @@ def collect_interpreters(state_dir: Path) -> Mapping[str, str]:
 def _build_environment(version: str, state_dir: Path, python: str, packages: Sequence[str]) -> str:
     """Build the environment of a runtime version; returns its interpreter."""
     if packages:
-        wanted, besides = find_companions(packages)
+        wanted, besides = find_compatible_requirements(packages)
         requirements: Sequence[str] = (*packages, *besides)
     elif release := RUNTIME_VERSIONS.get(version):
         wanted, requirements = release.python, release.requirements

@@ -88,11 +88,11 @@ def create_token(
 
     Example: pilotlight tokens create user:ann@example.com --expires 30d
     """
-    from serving.gateway.access.policy import check_principal  # noqa: PLC0415
-    from serving.gateway.access.tokens import mint_token, parse_duration  # noqa: PLC0415
+    from serving.gateway.access.policy import normalize_principal  # noqa: PLC0415
+    from serving.gateway.access.tokens import mint_token, parse_lifetime  # noqa: PLC0415
 
-    seconds = parse_duration(expires) if expires else None
-    token, record = mint_token(check_principal(principal), time.time(), title=name, seconds=seconds)
+    seconds = parse_lifetime(expires) if expires else None
+    token, record = mint_token(normalize_principal(principal), time.time(), title=name, seconds=seconds)
     with folder.open_token_store() as tokens:
         folder.record_change("create", record.name, principal=record.principal)
         tokens.put(record)

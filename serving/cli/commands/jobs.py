@@ -121,7 +121,7 @@ def list_jobs(client: ApiClient, output: CommandOutput, listing: ListFlags) -> N
     Example: pilotlight jobs list --filter state:RUNNING
     """
     listing.show_resources(
-        client, output, f"{client.project}/jobs", "jobs", _COLUMNS, parent=f"{client.project}/jobs/"
+        client, output, f"{client.project_name}/jobs", "jobs", _COLUMNS, parent=f"{client.project_name}/jobs/"
     )
 
 

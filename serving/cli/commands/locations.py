@@ -26,7 +26,7 @@ def list_locations(client: ApiClient, output: CommandOutput, listing: ListFlags)
 
     Example: pilotlight locations list
     """
-    listing.show_resources(client, output, f"{client.project}/locations", "locations", _COLUMNS)
+    listing.show_resources(client, output, f"{client.project_name}/locations", "locations", _COLUMNS)
 
 
 def describe_location(
@@ -40,7 +40,7 @@ def describe_location(
 
     Example: pilotlight locations describe us-central1
     """
-    full = location if location.startswith("projects/") else f"{client.project}/locations/{location}"
+    full = location if location.startswith("projects/") else f"{client.project_name}/locations/{location}"
     resource_commands.describe_resource(client, output, full)
 
 

@@ -75,7 +75,7 @@ def list_models(client: ApiClient, output: CommandOutput, listing: ListFlags) ->
 
     Example: pilotlight models list --filter labels.team=garden
     """
-    listing.show_resources(client, output, f"{client.project}/models", "models", _COLUMNS)
+    listing.show_resources(client, output, f"{client.project_name}/models", "models", _COLUMNS)
 
 
 def update_model(

@@ -45,7 +45,7 @@ def nodes(
             fleet = client.get_unversioned("/nodes")
             if watch and sys.stdout.isatty():
                 print(_CLEAR, end="")
-            show_nodes(fleet, client.project, output)
+            show_nodes(fleet, client.project_name, output)
             if not watch:
                 return
             sys.stdout.flush()

@@ -32,7 +32,7 @@ def list_operations(client: ApiClient, output: CommandOutput, listing: ListFlags
 
     Example: pilotlight operations list --limit 10
     """
-    listing.show_resources(client, output, f"{client.project}/operations", "operations", _COLUMNS)
+    listing.show_resources(client, output, f"{client.project_name}/operations", "operations", _COLUMNS)
 
 
 def wait_for_operation(

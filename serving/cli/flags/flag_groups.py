@@ -21,7 +21,7 @@ from serving.cli.api_client import ApiClient
 from serving.cli.command_output import CommandOutput
 from serving.cli.console import Verbosity, configure_console, print_warning
 from serving.cli.flags.common_flags import parse_file_path, read_token_file
-from serving.cli.flags.settings_flags import build_parameters
+from serving.cli.flags.settings_flags import build_flags
 from serving.config import ClientConfig
 
 _REGION = inspect.Parameter(
@@ -129,7 +129,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _create_group(kind: Any) -> _FlagGroup:
     if kind is ApiClient:
-        flags = [*build_parameters(ClientConfig), _REGION, _TOKEN_FILE, _LOG_HTTP, *_UNUSED_FLAGS]
+        flags = [*build_flags(ClientConfig), _REGION, _TOKEN_FILE, _LOG_HTTP, *_UNUSED_FLAGS]
         return _FlagGroup(flags, _create_client)
     hints = typing.get_type_hints(kind, include_extras=True)
     return _FlagGroup(

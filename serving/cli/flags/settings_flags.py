@@ -34,19 +34,19 @@ def with_settings(
 
         run_command.__doc__ = command.__doc__
         run_command.__name__ = command.__name__
-        run_command.__signature__ = inspect.Signature([*build_parameters(kind), _CONFIG])  # type: ignore[attr-defined]
+        run_command.__signature__ = inspect.Signature([*build_flags(kind), _CONFIG])  # type: ignore[attr-defined]
         return run_command
 
     return decorate_command
 
 
-def build_parameters(kind: type[Any]) -> list[inspect.Parameter]:
+def build_flags(kind: type[Any]) -> list[inspect.Parameter]:
     """A flag for each setting of a class; its value is None when the flag is not given."""
     hints = typing.get_type_hints(kind)
-    return [_build_parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
+    return [_build_flag(field, hints[field.name]) for field in dataclasses.fields(kind)]
 
 
-def _build_parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+def _build_flag(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     """A flag without default: the value may come from the environment or a file."""
     text = field.metadata["help"]
     if field.default not in ("", ()):

@@ -43,13 +43,13 @@ def parse_filter(text: str) -> RecordPredicate:
     scanner = Scanner(text, "--filter")
     if scanner.is_at_end():
         return lambda _: True
-    matches = _parse_all(scanner, 0)
+    matches = _parse_expression(scanner, 0)
     if not scanner.is_at_end():
         raise scanner.error("nothing more is expected")
     return matches
 
 
-def _parse_all(scanner: Scanner, depth: int) -> RecordPredicate:
+def _parse_expression(scanner: Scanner, depth: int) -> RecordPredicate:
     if depth > _MAX_DEPTH:
         raise InvalidArgument(f"--filter: it is nested over {_MAX_DEPTH} levels deep.")
     parts = [_parse_term(scanner, depth)]
@@ -66,10 +66,12 @@ def _parse_all(scanner: Scanner, depth: int) -> RecordPredicate:
 
 def _parse_term(scanner: Scanner, depth: int) -> RecordPredicate:
     if scanner.take_word("NOT") or scanner.take("-"):
-        inner = _parse_term(scanner, depth + 1) if depth < _MAX_DEPTH else _parse_all(scanner, depth + 1)
+        inner = (
+            _parse_term(scanner, depth + 1) if depth < _MAX_DEPTH else _parse_expression(scanner, depth + 1)
+        )
         return lambda record: not inner(record)
     if scanner.take("("):
-        inner = _parse_all(scanner, depth + 1)
+        inner = _parse_expression(scanner, depth + 1)
         scanner.expect(")")
         return inner
     if scanner.is_at_end() or scanner.take_word("AND", "OR"):
@@ -128,7 +130,7 @@ def _build_test(sign: str, values: tuple[str, ...]) -> RecordPredicate:
             patterns = [re.compile(value) for value in values]
         except re.error as error:
             raise InvalidArgument(f"--filter: {values} is no regular expression: {error}.") from error
-        return _negate_test(
+        return _negate_if(
             sign == "!~",
             lambda found: any(
                 pattern.search(_format_text(one)) for one in _iterate_values(found) for pattern in patterns
@@ -140,13 +142,13 @@ def _build_test(sign: str, values: tuple[str, ...]) -> RecordPredicate:
             _is_ordered(order, one, value) for one in _iterate_values(found) for value in values
         )
     same = _contains if sign == ":" else _is_equal
-    return _negate_test(
+    return _negate_if(
         sign == "!=",
         lambda found: any(same(one, value) for one in _iterate_values(found) for value in values),
     )
 
 
-def _negate_test(negative: bool, test: RecordPredicate) -> RecordPredicate:
+def _negate_if(negative: bool, test: RecordPredicate) -> RecordPredicate:
     return (lambda found: not test(found)) if negative else test
 
 
@@ -164,7 +166,7 @@ def _iterate_values(found: Any) -> Iterator[Any]:
 def _is_equal(found: Any, value: str) -> bool:
     if found is None:
         return not value
-    return _is_equal_number(found, value) or any(name.lower() == value.lower() for name in _list_names(found))
+    return _is_equal_number(found, value) or any(name.lower() == value.lower() for name in _list_texts(found))
 
 
 def _contains(found: Any, value: str) -> bool:
@@ -175,7 +177,7 @@ def _contains(found: Any, value: str) -> bool:
     if "*" not in value:
         return value.lower() in _format_text(found).lower()
     pattern = ".*".join(map(re.escape, value.split("*")))
-    return any(re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) for name in _list_names(found))
+    return any(re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) for name in _list_texts(found))
 
 
 def _is_equal_number(found: Any, value: str) -> bool:
@@ -208,7 +210,7 @@ def _parse_timestamp(text: str) -> datetime.datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
-def _list_names(found: Any) -> tuple[str, ...]:
+def _list_texts(found: Any) -> tuple[str, ...]:
     """A value as text; for a resource's full name also its last part."""
     text = _format_text(found)
     return (text, text.rpartition("/")[2]) if text.startswith("projects/") else (text,)

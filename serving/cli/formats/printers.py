@@ -78,7 +78,7 @@ def _format_table(form: OutputFormat, records: Sequence[Any], several: bool) -> 
     ]
     columns = [form.columns[number] for number in kept]
     return format_table(
-        [column.heading for column in columns],
+        [column.table_heading for column in columns],
         [[format_cell(row[number]) for number in kept] for row in cells],
         alignments=[column.align for column in columns],
         no_heading="no-heading" in form.attributes,
@@ -95,7 +95,7 @@ def _format_value(form: OutputFormat, records: Sequence[Any], several: bool) -> 
 
 def _format_csv(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
     if "no-heading" not in form.attributes:
-        yield _format_csv_line(form, [column.name for column in form.columns])
+        yield _format_csv_line(form, [column.csv_heading for column in form.columns])
     for record in records:
         yield _format_csv_line(form, _format_cells(form, record))
 

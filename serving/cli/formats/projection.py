@@ -53,12 +53,12 @@ class OutputColumn:
         return value
 
     @property
-    def heading(self) -> str:
+    def table_heading(self) -> str:
         """The heading in a table."""
         return format_heading(self.key) if self.label is None else self.label
 
     @property
-    def name(self) -> str:
+    def csv_heading(self) -> str:
         """The heading in a CSV file."""
         return last_name(self.key) if self.label is None else self.label
 

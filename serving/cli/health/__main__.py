@@ -13,14 +13,14 @@ from dataclasses import asdict
 
 from serving import config
 from serving.cli.health.doctor import collect_checks
-from serving.cli.health.result import iter_results
+from serving.cli.health.result import run_checks
 from serving.config import ServeConfig
 
 
 def main(arguments: Sequence[str]) -> None:
     settings = config.load_config(ServeConfig, {})
     checks = collect_checks(settings, "", write=False, quick="--quick" in arguments, is_running=True)
-    for result in iter_results(checks):
+    for result in run_checks(checks):
         print(json.dumps(asdict(result)), flush=True)
 
 

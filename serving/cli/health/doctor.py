@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from serving import config
-from serving.cli.health.result import CheckFunction, format_results, iter_results
+from serving.cli.health.result import CheckFunction, format_results, run_checks
 from serving.config import ServeConfig, environment_without_settings
 
 
@@ -58,7 +58,7 @@ def doctor(
     if write and not bucket:
         raise typer.BadParameter("--write needs a --bucket.")
     settings = config.load_config(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
-    results = list(iter_results(collect_checks(settings, bucket, write=write, quick=quick)))
+    results = list(run_checks(collect_checks(settings, bucket, write=write, quick=quick)))
     if format_ is HealthReportFormat.JSON:
         print(json.dumps([asdict(result) for result in results], indent=2))
     else:
@@ -103,7 +103,7 @@ def collect_checks(
         partial(state.check_free_space, settings, folder),
         partial(state.check_database, settings.state)
         if settings.state
-        else partial(state.check_schema, folder, is_running=is_running),
+        else partial(state.check_state_file, folder, is_running=is_running),
         lambda: state.check_leftovers(state.list_processes()),
         partial(storage.check_credentials, environment, bool(bucket)),
     ]
@@ -114,7 +114,7 @@ def collect_checks(
     if write:
         found.append(partial(storage.check_bucket_writable, bucket))
     found.append(frameworks.check_pip)
-    found += [partial(frameworks.check_version, needed) for needed in frameworks.list_distributions()]
+    found += [partial(frameworks.check_distribution, needed) for needed in frameworks.list_distributions()]
     found += frameworks.create_runtime_checks(folder, settings.runtime, quick=quick)
     if not quick:
         found += [partial(frameworks.check_pilot, spec) for spec in list_framework_pilots(environment)]

@@ -59,7 +59,7 @@ def list_distributions() -> Iterator[NeededDistribution]:
     yield NeededDistribution("apache-beam", "batch predictions", "batch")
 
 
-def check_version(needed: NeededDistribution) -> CheckResult:
+def check_distribution(needed: NeededDistribution) -> CheckResult:
     """Whether a distribution is installed, in a supported version."""
     name, purpose, extra = needed
     wanted = _requirement(name)
@@ -176,13 +176,13 @@ def check_runtime(version: str, python: str, *, quick: bool) -> CheckResult:
     name = f"runtime {version}"
     again = f"pilotlight runtimes add {version} --python PATH, or --create"
     try:
-        interpreters.resolve_interpreter(python)
+        interpreters.resolve_interpreter_path(python)
         if quick:
             return report_ok(name, f"{python} is there.")
         found = check_interpreter(python)
     except (InvalidArgument, LoadFailed) as error:
         return report_failure(name, error.message, again)
-    seen = f"{python}, {found.libraries}"
+    seen = f"{python}, {found.description}"
     if found.broken:
         broken = "; ".join(f"{library}: {reason}" for library, reason in found.broken.items())
         return report_warning(name, f"{seen}, but cannot import all it has: {broken}", again)

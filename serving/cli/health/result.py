@@ -47,7 +47,7 @@ def format_size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def iter_results(checks: Sequence[CheckFunction]) -> Iterator[CheckResult]:
+def run_checks(checks: Sequence[CheckFunction]) -> Iterator[CheckResult]:
     """The results of the checks, which run concurrently: those that start processes take seconds."""
     with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         yield from pool.map(_run_check, checks)

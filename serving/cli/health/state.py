@@ -80,7 +80,7 @@ def check_free_space(config: ServeConfig, folder: Path) -> CheckResult:
     return report_ok("disk space", f"{seen}.")
 
 
-def check_schema(folder: Path, *, is_running: bool = False) -> CheckResult:
+def check_state_file(folder: Path, *, is_running: bool = False) -> CheckResult:
     """Whether this version can read the state file; `is_running`: a server has it open."""
     file = folder / _DATABASE
     if not file.exists():

@@ -94,7 +94,7 @@ def _run_process(
     finally:
         os.close(remote_lifeline)
     with process:
-        reader = threading.Thread(target=_read_log, args=(process.stderr, tail, on_log_line), daemon=True)
+        reader = threading.Thread(target=_relay_log, args=(process.stderr, tail, on_log_line), daemon=True)
         reader.start()
         try:
             _send_request(process, request)
@@ -158,7 +158,7 @@ def _read_lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
             return
 
 
-def _read_log(stream: IO[bytes], tail: deque[str], on_log_line: LogLineCallback) -> None:
+def _relay_log(stream: IO[bytes], tail: deque[str], on_log_line: LogLineCallback) -> None:
     for line in stream:
         text = line.decode(errors="replace").rstrip()
         tail.append(text)

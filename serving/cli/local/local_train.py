@@ -15,7 +15,7 @@ from serving.cli.command_output import CommandOutput
 from serving.cli.console import print_warning
 from serving.cli.flags.yaml_file import read_mapping
 from serving.errors import InvalidArgument
-from serving.predictor.interpreters import resolve_interpreter
+from serving.predictor.interpreters import resolve_interpreter_path
 
 if TYPE_CHECKING:
     from serving.resources import HyperparameterSpec, TrainingInput
@@ -100,7 +100,7 @@ def train_locally(
     folder_words = ("--job-dir", job_dir) if job_dir and spec is None else ()
     given = (*(arguments or sent.args), *folder_words)
     program = LocalProgram(
-        module_name, given, resolve_interpreter(python) if python else sys.executable, folder.parent
+        module_name, given, resolve_interpreter_path(python) if python else sys.executable, folder.parent
     )
     environment = config.environment_without_settings()
     counts = (worker_count, parameter_server_count, evaluator_count)

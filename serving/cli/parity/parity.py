@@ -25,9 +25,9 @@ from serving.cli.parity.prediction_runs import (
     OnlinePredictor,
     open_batch_folder,
     parse_rows,
-    prepare_batch_flags,
     read_batch_results,
     run_node_process,
+    write_batch_input,
 )
 from serving.cli.parity.result_comparison import (
     ParityResult,
@@ -96,7 +96,7 @@ def parity(
     data = read_file_or_stdin(rows)
     found = parse_rows(data, text=text)
     with open_batch_folder(output_path) as folder:
-        flags = prepare_batch_flags(folder, data, signature_name)
+        flags = write_batch_input(folder, data, signature_name)
         if model_dir is not None:
             settings = code.load_node_settings(model_dir)
             with run_node_process(settings) as node:
@@ -114,7 +114,7 @@ def parity(
                 lambda: _run_job(client, name, flags),
                 found,
                 flags.absolute_output,
-                exact=_is_exact(client, name),
+                exact=_must_be_exact(client, name),
             )
     _print_result(output, result, found)
     if not text and result.difference and found[result.difference.row].line.startswith(b'"'):
@@ -161,7 +161,7 @@ def _resolve_version_name(client: ApiClient, model: str, version: str | None) ->
     return name
 
 
-def _is_exact(client: ApiClient, version: str) -> bool:
+def _must_be_exact(client: ApiClient, version: str) -> bool:
     """Whether regrouping rows must not change a bit of the answers of a version, as its runtime says."""
     found = client.get_unversioned("/nodes")["versions"]
     return any(one["exact"] for one in found if one["version"] == version)

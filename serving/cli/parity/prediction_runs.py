@@ -120,7 +120,7 @@ def open_batch_folder(output_path: str | None) -> Iterator[str]:
         yield str(folder)
 
 
-def prepare_batch_flags(folder: str, content: bytes, signature: str | None) -> BatchFlags:
+def write_batch_input(folder: str, content: bytes, signature: str | None) -> BatchFlags:
     """Write the rows to the folder; returns the flags of their batch prediction."""
     from serving.artifacts.storage import FileStore  # noqa: PLC0415  start-up time of the other commands
 

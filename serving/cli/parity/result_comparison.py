@@ -66,9 +66,9 @@ def check_parity(
     `regrouped` predicts online again, in `output_equality.BATCH_SIZES`, if that is needed; None where nothing
     may differ.
     """
-    outputs: Mapping[str, _FloatOutput] = {}
+    outputs: Mapping[str, _OutputTolerance] = {}
     if regrouped is not None and any(_is_different(*pair) for pair in zip(online, batch, strict=True)):
-        outputs = _measure_outputs([online, batch], regrouped())
+        outputs = _measure_tolerances([online, batch], regrouped())
     equal = refused = 0
     largest = 0.0
     for row, (one, other) in enumerate(zip(online, batch, strict=True)):
@@ -84,7 +84,7 @@ def check_parity(
 
 
 @dataclass(frozen=True, slots=True)
-class _FloatOutput:
+class _OutputTolerance:
     """By how much the numbers of an output may differ, once they are values of its type."""
 
     is_float32: bool
@@ -96,9 +96,9 @@ class _FloatOutput:
         return float(abs(apart).max())
 
 
-def _measure_outputs(
+def _measure_tolerances(
     compared: Sequence[RowResults], regrouped: Sequence[RowResults]
-) -> Mapping[str, _FloatOutput]:
+) -> Mapping[str, _OutputTolerance]:
     """What may differ in each output; the regrouped answers show how far the model differs from itself."""
     from serving.runtimes import output_equality  # noqa: PLC0415  start-up time of the other commands
 
@@ -111,11 +111,11 @@ def _measure_outputs(
     own = [_to_arrays(_collect_numbers(group), float32) for group in zip(*alike, strict=True)]
     spread = output_equality.measure_spread(own[0], own[1:]) if own else {}
     allowed = output_equality.compute_tolerance(everything, spread, exact=False)
-    return {output: _FloatOutput(output in float32, limit) for output, limit in allowed.items()}
+    return {output: _OutputTolerance(output in float32, limit) for output, limit in allowed.items()}
 
 
 def _measure_difference(
-    one: RowResult, other: RowResult, outputs: Mapping[str, _FloatOutput]
+    one: RowResult, other: RowResult, outputs: Mapping[str, _OutputTolerance]
 ) -> float | None:
     """The largest difference of two answers to a row; None if they differ by more than is allowed."""
     if not _is_different(one, other):

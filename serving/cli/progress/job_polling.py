@@ -29,7 +29,7 @@ class JobLogSource(StrEnum):
 _SERVER_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d SERVER ")
 
 
-def parse_log_source(line: str) -> JobLogSource:
+def find_line_source(line: str) -> JobLogSource:
     """Who wrote a line of a job's log."""
     return JobLogSource.SERVER if _SERVER_LINE.match(line) else JobLogSource.SERVICE
 
@@ -48,7 +48,7 @@ def follow_job(
         while True:
             live = reconnector.call(lambda: client.get_unversioned(f"/jobs/{name}"))
             for line in find_new_lines(log, live.get("log", ())):
-                if task in (None, parse_log_source(line)):
+                if task in (None, find_line_source(line)):
                     shown.log(line)
             # None while the server that runs the job cannot be reached.
             log = live.get("log") or log

@@ -19,7 +19,7 @@ import typer
 
 from serving import config
 from serving.cli.console import print_note
-from serving.cli.flags.settings_flags import build_parameters
+from serving.cli.flags.settings_flags import build_flags
 from serving.cli.formats.value_parsers import parse_list
 from serving.cli.simulation import simulate_cluster
 from serving.config import ServeConfig
@@ -57,7 +57,7 @@ def _with_simulation_flags(command: Callable[..., None]) -> Callable[..., None]:
         for name, parameter in inspect.signature(command).parameters.items()
         if name != "settings"
     ]
-    followed = [parameter for parameter in build_parameters(ServeConfig) if parameter.name in _SETTINGS]
+    followed = [parameter for parameter in build_flags(ServeConfig) if parameter.name in _SETTINGS]
 
     def run_command(**flags: Any) -> None:
         settings = config.load_config(ServeConfig, {name: flags.pop(name) for name in _SETTINGS})
@@ -248,7 +248,7 @@ def _build_cluster_conditions(
         servers=cells,
         versions=versions,
         curve=curve,
-        node_bytes=simulate_cluster.default_node_bytes(node_bytes),
+        node_bytes=simulate_cluster.choose_node_bytes(node_bytes),
         memory_bytes=settings.memory_bytes or machine.available_memory(),
         processors=processors,
         service_seconds=service_seconds,

@@ -27,11 +27,11 @@ def run_cluster(
 
     if len(traces) > 1:
         raise typer.BadParameter(f"--cells is for the trace of one version; this one has {len(traces)}.")
-    conditions = build_conditions(_build_curve(traces[0], requests_per_second))
+    conditions = build_conditions(_build_load_curve(traces[0], requests_per_second))
     return conditions, simulate_cluster(conditions, progress)
 
 
-def _build_curve(trace: TrafficTrace, mean: float) -> list[float]:
+def _build_load_curve(trace: TrafficTrace, mean: float) -> list[float]:
     """Requests per second, by step."""
     from autoscaler.simulation.cluster_replay import STEP  # noqa: PLC0415
 
@@ -44,7 +44,7 @@ def _build_curve(trace: TrafficTrace, mean: float) -> list[float]:
     return [mean * len(curve) * requests / total for requests in curve]
 
 
-def default_node_bytes(node_bytes: int) -> int:
+def choose_node_bytes(node_bytes: int) -> int:
     return node_bytes or _NODE_BYTES
 
 

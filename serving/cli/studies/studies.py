@@ -108,7 +108,7 @@ def resolve_study_name(client: ApiClient, study: str) -> str:
 
 
 def _parent(client: ApiClient) -> str:
-    return f"{client.project}/locations/{client.region or DEFAULT_REGION}"
+    return f"{client.project_name}/locations/{client.region or DEFAULT_REGION}"
 
 
 def _study_id(name: str) -> str:

@@ -79,7 +79,7 @@ def _to_record(row: TrialRow) -> dict[str, Any]:
 
 def _build_columns(table: TrialTable) -> TableColumns:
     def read_parameter(name: str) -> Any:
-        return lambda record: _shorten(record["hyperparameters"].get(name, ""))
+        return lambda record: _shorten_decimal(record["hyperparameters"].get(name, ""))
 
     return {
         "TRIAL": lambda record: record["trialId"],
@@ -92,7 +92,7 @@ def _build_columns(table: TrialTable) -> TableColumns:
     }
 
 
-def _shorten(text: str) -> str:
+def _shorten_decimal(text: str) -> str:
     """Six digits of a decimal say enough in a table."""
     try:
         return f"{float(text):.6g}" if "." in text or "e" in text else text

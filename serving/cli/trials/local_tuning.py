@@ -60,7 +60,7 @@ class LocalTuning:
     ) -> None:
         self._program = program
         self._groups = tuple(groups) or (ReplicaGroup(ReplicaRole.MASTER),)
-        self._study = _with_uid(spec)
+        self._study = _create_study(spec)
         self._plan = read_plan(spec)
         self._environment = environment
         self._job_dir = job_dir
@@ -160,7 +160,7 @@ class LocalTuning:
             self._trials[number] = Trial(number=number, parameters=point, created_at=now, started_at=now)
 
 
-def _with_uid(spec: HyperparameterSpec) -> Study:
+def _create_study(spec: HyperparameterSpec) -> Study:
     return msgspec.structs.replace(read_study(spec), uid=secrets.token_hex(8))
 
 

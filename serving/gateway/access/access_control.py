@@ -58,7 +58,7 @@ class AccessControl:
         self._log_muted_until = 0.0
         self._refresh_fails = False
 
-    def publish_policies(self, policies: PoliciesByResource) -> None:
+    def set_policies(self, policies: PoliciesByResource) -> None:
         if policies is not self._policies:
             self._policies = policies
             self._allowed.clear()

@@ -73,7 +73,7 @@ def build_owner_policy(principal: str, role: str, etag: str) -> Policy:
     return Policy(version=1, bindings=(Binding(role=role, members=(principal,)),), etag=etag)
 
 
-def check_principal(text: str) -> str:
+def normalize_principal(text: str) -> str:
     """Return the principal in lower case if it can have a token. Raises InvalidArgument."""
     kind, _, address = text.partition(":")
     principal = f"{kind}:{address.lower()}"
@@ -84,7 +84,7 @@ def check_principal(text: str) -> str:
     return principal
 
 
-def validate_bindings(given: Policy) -> tuple[Binding, ...]:
+def normalize_bindings(given: Policy) -> tuple[Binding, ...]:
     """Return the bindings of a policy that was sent, one per role. Raises InvalidArgument with the field."""
     if given.audit_configs:
         raise _policy_error("audit_configs", "What is audited is a setting of the server, not of a policy.")
@@ -93,7 +93,8 @@ def validate_bindings(given: Policy) -> tuple[Binding, ...]:
     for number, binding in enumerate(given.bindings):
         _check_binding(binding, f"bindings[{number}]")
         members.setdefault(binding.role, set()).update(
-            _check_member(member, binding.role, f"bindings[{number}].members") for member in binding.members
+            _normalize_member(member, binding.role, f"bindings[{number}].members")
+            for member in binding.members
         )
     if sum(len(one) for one in members.values()) > _MAX_MEMBERS:
         raise _policy_error("bindings", f"A policy can have at most {_MAX_MEMBERS} members.")
@@ -147,7 +148,7 @@ def _check_binding(binding: Binding, field: str) -> None:
         )
 
 
-def _check_member(member: str, role: str, field: str) -> str:
+def _normalize_member(member: str, role: str, field: str) -> str:
     if member == _ALL_USERS and role not in PUBLIC_ROLES:
         raise _policy_error(
             field, f"{role} cannot be given to {_ALL_USERS}, only {', '.join(sorted(PUBLIC_ROLES))}."
@@ -155,7 +156,7 @@ def _check_member(member: str, role: str, field: str) -> str:
     if member in {_ALL_USERS, _ALL_AUTHENTICATED_USERS}:
         return member
     try:
-        return check_principal(member)
+        return normalize_principal(member)
     except InvalidArgument as error:
         raise _policy_error(
             field,

@@ -11,41 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def _expand_permissions(resource: str, verbs: str) -> frozenset[str]:
+def _build_permissions(resource: str, verbs: str) -> frozenset[str]:
     """Return `ml.RESOURCE.VERB` for each verb."""
     return frozenset(f"ml.{resource}.{verb}" for verb in verbs.split())
 
 
-_JOB_OWNER = _expand_permissions("jobs", "create get list cancel update getIamPolicy setIamPolicy")
-_PREDICT = _expand_permissions("models", "predict") | _expand_permissions("versions", "predict")
-_VERSION_READ = _expand_permissions("versions", "get list")
+_JOB_OWNER = _build_permissions("jobs", "create get list cancel update getIamPolicy setIamPolicy")
+_PREDICT = _build_permissions("models", "predict") | _build_permissions("versions", "predict")
+_VERSION_READ = _build_permissions("versions", "get list")
 _LOG_READ = frozenset({"logging.logEntries.list"})
-_MODEL_USER = _expand_permissions("models", "get") | _PREDICT | _VERSION_READ
+_MODEL_USER = _build_permissions("models", "get") | _PREDICT | _VERSION_READ
 _MODEL_OWNER = (
     _MODEL_USER
-    | _expand_permissions("models", "create list update delete getIamPolicy setIamPolicy")
-    | _expand_permissions("versions", "create update delete")
+    | _build_permissions("models", "create list update delete getIamPolicy setIamPolicy")
+    | _build_permissions("versions", "create update delete")
     | _LOG_READ
 )
-_OPERATION_READ = _expand_permissions("operations", "get list")
-_OPERATION_OWNER = _OPERATION_READ | _expand_permissions("operations", "cancel")
+_OPERATION_READ = _build_permissions("operations", "get list")
+_OPERATION_OWNER = _OPERATION_READ | _build_permissions("operations", "cancel")
 _PROJECT_READ = (
-    _expand_permissions("locations", "get list")
-    | _expand_permissions("projects", "getConfig")
+    _build_permissions("locations", "get list")
+    | _build_permissions("projects", "getConfig")
     | {"resourcemanager.projects.get"}
 )
-_STUDY_READ = _expand_permissions("studies", "get list getIamPolicy") | _expand_permissions(
+_STUDY_READ = _build_permissions("studies", "get list getIamPolicy") | _build_permissions(
     "trials", "get list"
 )
 _STUDY_OWNER = (
     _STUDY_READ
-    | _expand_permissions("studies", "create delete setIamPolicy")
-    | _expand_permissions("trials", "create update delete")
+    | _build_permissions("studies", "create delete setIamPolicy")
+    | _build_permissions("trials", "create update delete")
 )
 
 _VIEWER = (
-    _expand_permissions("jobs", "get list")
-    | _expand_permissions("models", "get list")
+    _build_permissions("jobs", "get list")
+    | _build_permissions("models", "get list")
     | _VERSION_READ
     | _OPERATION_READ
     | _PROJECT_READ
@@ -53,8 +53,8 @@ _VIEWER = (
 )
 _DEVELOPER = (
     _VIEWER
-    | _expand_permissions("jobs", "create getIamPolicy")
-    | _expand_permissions("models", "create getIamPolicy")
+    | _build_permissions("jobs", "create getIamPolicy")
+    | _build_permissions("models", "create getIamPolicy")
     | _PREDICT
     | _LOG_READ
     | _STUDY_OWNER

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, NotFound, Unavailable
 from serving.gateway.access.tokens import TokenRecord
-from serving.gateway.state.migrations import document_table, open_database
+from serving.gateway.state.migrations import document_table, open_sqlite_file
 
 _TABLE = document_table("tokens")
 
@@ -22,7 +22,7 @@ _TABLE = document_table("tokens")
 class TokenStore:
     """The tokens in one state file, or in the database of an address; either is created if it is missing.
 
-    Raises what `open_database` does. Every call raises Unavailable when it cannot be read or written.
+    Raises what `open_sqlite_file` does. Every call raises Unavailable when it cannot be read or written.
     """
 
     def __init__(self, place: Path | str) -> None:
@@ -89,7 +89,7 @@ class TokenStore:
 def _open_engine(place: Path | str) -> tuple[sa.Engine, str]:
     """The engine, and where the tokens are as it may be shown."""
     if isinstance(place, Path):
-        return open_database(place), str(place)
+        return open_sqlite_file(place), str(place)
     from serving.gateway.state.shared import database  # noqa: PLC0415  where it is asked for
 
     opened = database.open_database(place)

@@ -65,7 +65,7 @@ def has_token_format(token: bytes) -> bool:
     return _TOKEN_FORMAT.fullmatch(token) is not None
 
 
-def parse_duration(text: str) -> float:
+def parse_lifetime(text: str) -> float:
     """Convert `30d`, `12h`, `90m` or `3600s` to seconds. Raises InvalidArgument."""
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):

@@ -60,7 +60,7 @@ class BatchRequestsApi:
             for part in parts:
                 if await request.is_disconnected():
                     break  # nobody reads the answers
-                error = self._check_budget(size, deadline)
+                error = self._find_limit_error(size, deadline)
                 reply = await self._answer_part(request, part) if error is None else _error_reply(part, error)
                 answers.append(render_answer(part, reply.status, reply.headers, reply.body))
                 size += len(answers[-1])
@@ -71,7 +71,7 @@ class BatchRequestsApi:
         finally:
             self._unsent_bytes_held -= size
 
-    def _check_budget(self, size: int, deadline: float) -> ServingError | None:
+    def _find_limit_error(self, size: int, deadline: float) -> ServingError | None:
         """Return why the next part of a batch is not executed, if its responses have `size` bytes so far."""
         if asyncio.get_running_loop().time() >= deadline:
             return DeadlineExceeded(f"The batch has taken {self._seconds:g} s already.")

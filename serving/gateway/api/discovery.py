@@ -61,7 +61,7 @@ def _root_url(request: Request) -> str:
     return f"{'https' if is_secure else 'http'}://{host.lower()}/"
 
 
-def build_refusal(method: str) -> Endpoint:
+def build_refusal_endpoint(method: str) -> Endpoint:
     async def refuse_call(_: Request) -> Response:
         return error_response(
             NotFound(

@@ -134,7 +134,7 @@ class InProcessApi:
             return await prediction.reply
         finally:
             predictions.release_bytes(held)
-            prediction.disconnect()
+            prediction.handle_disconnect()
 
 
 class _InProcessPrediction:
@@ -143,7 +143,7 @@ class _InProcessPrediction:
     __slots__ = (
         "body",
         "head",
-        "is_past_deadline",
+        "left_at_deadline",
         "on_disconnect",
         "reply",
         "response_complete",
@@ -158,7 +158,7 @@ class _InProcessPrediction:
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.on_disconnect: Callable[[], None] | None = None
         self.state: Any = None
-        self.response_complete = self.is_past_deadline = False
+        self.response_complete = self.left_at_deadline = False
 
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
         if not self.response_complete:
@@ -170,7 +170,7 @@ class _InProcessPrediction:
         status, body, own = render_error(error, detect_dialect(self.head.path))
         self.respond(status, body, (*own, *headers))
 
-    def disconnect(self) -> None:
+    def handle_disconnect(self) -> None:
         if not self.response_complete:
             on_gone = self.on_disconnect
             self._clear_references()

@@ -23,7 +23,7 @@ from serving.gateway.jobs.log_query import (
     LinePosition,
     LogPart,
     LogQuery,
-    list_entry_fields,
+    build_entry_fields,
     merge_parts,
     position_of,
 )
@@ -108,7 +108,7 @@ def _build_response(parts: Sequence[tuple[JobRecord, LogPart]], query: LogQuery)
 
 
 def _render_entry(line: JobLogLine, record: JobRecord) -> dict[str, Any]:
-    fixed = list_entry_fields(record)
+    fixed = build_entry_fields(record)
     return {
         "logName": fixed["logName"],
         "resource": {

@@ -72,13 +72,13 @@ class CatalogModelInfo:
     project: str
     asked: ModelAddress | None = None  # None: all of the project's models
 
-    def is_up(self) -> bool:
+    def is_serving(self) -> bool:
         return self.is_server_ready
 
     def server_metadata(self) -> Mapping[str, Any]:
         return inference.render_server(self.server_name, triton_extensions.EXTENSIONS)
 
-    def is_ready(self) -> bool:
+    def is_model_ready(self) -> bool:
         name = address_to_name(self.state, self._address)
         try:
             resolve_version(self.state, name)
@@ -91,7 +91,7 @@ class CatalogModelInfo:
 
     async def resolve_schema(self) -> tuple[str, ModelSchema]:
         record = resolve_address(self.state, self._address)
-        return record.name.version, await self.schemas.get_schema(record)
+        return record.name.version, await self.schemas.fetch_schema(record)
 
     def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
         if self.asked is not None:
@@ -102,7 +102,7 @@ class CatalogModelInfo:
             for one in self._render_statistics(name.model, self._list_versions_of(name))
         ]
 
-    def list_versions(self) -> Iterator[tuple[str, VersionStatus]]:
+    def list_all_versions(self) -> Iterator[tuple[str, VersionStatus]]:
         for model in self.state.model_order.list_children(self.project):
             for record in self._list_versions_of(model):
                 yield model.model, _get_status(record)
@@ -141,8 +141,8 @@ class ProtocolMetadataApi:
         return {
             **{method: functools.partial(self._answer, method) for method in _METHODS},
             f"{_INFERENCE}.RepositoryIndex": self.index_repository,
-            f"{_INFERENCE}.RepositoryModelLoad": self.load_or_unload,
-            f"{_INFERENCE}.RepositoryModelUnload": self.load_or_unload,
+            f"{_INFERENCE}.RepositoryModelLoad": self.refuse_loading,
+            f"{_INFERENCE}.RepositoryModelUnload": self.refuse_loading,
         }
 
     async def index_repository(self, request: Request) -> Response:
@@ -153,7 +153,7 @@ class ProtocolMetadataApi:
             raise InvalidArgument('The request must be an object; its "ready" is true or false.')
         return await self._answer(f"{_INFERENCE}.RepositoryIndex", request, only_ready=ready)
 
-    async def load_or_unload(self, _: Request) -> Response:
+    async def refuse_loading(self, _: Request) -> Response:
         """POST /v2/repository/models/M/load and unload: 404, since clients retry on 501."""
         raise NotFound(triton_extensions.LOADING_UNSUPPORTED)
 

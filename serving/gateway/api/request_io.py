@@ -74,7 +74,7 @@ def version_name(request: Request) -> VersionName:
 
 async def read_resource(request: Request, kind: type[T]) -> T:
     """Parse the resource in the body. Raises InvalidArgument."""
-    body = await _read_decoded(request)
+    body = await _read_json_body(request)
     if body.size <= _MOST_DECODED_AT_ONCE:
         return resource_from_json(kind, body.value)
     return await _THREADS.run(resource_from_json, kind, body.value)
@@ -127,7 +127,7 @@ def error_response(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) 
 
 async def read_json(request: Request) -> Any:
     """Return the body as it was sent; may be called again."""
-    return (await _read_decoded(request)).value
+    return (await _read_json_body(request)).value
 
 
 async def read_body(request: Request) -> bytes:
@@ -147,20 +147,20 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _DecodedBody:
+class _JsonBody:
     """A body as JSON, and the number of its bytes."""
 
     value: Any
     size: int
 
 
-async def _read_decoded(request: Request) -> _DecodedBody:
-    known: _DecodedBody | None = request.scope.get(_BODY_KEY)
+async def _read_json_body(request: Request) -> _JsonBody:
+    known: _JsonBody | None = request.scope.get(_BODY_KEY)
     if known is None:
         body = await read_body(request)
         is_large = len(body) > _MOST_DECODED_AT_ONCE
         value = await _THREADS.run(_parse_body, body) if is_large else _parse_body(body)
-        known = request.scope[_BODY_KEY] = _DecodedBody(value, len(body))
+        known = request.scope[_BODY_KEY] = _JsonBody(value, len(body))
     return known
 
 

@@ -105,7 +105,7 @@ class AuditLog:
         else:
             self._enqueue_or_drop(event)
 
-    def record_access(self, call: AuditedCall, status: CallStatus = OK_STATUS) -> None:
+    def record_data_access(self, call: AuditedCall, status: CallStatus = OK_STATUS) -> None:
         """Record a read or a prediction."""
         self._enqueue_or_drop(self._build_event(call, AuditStage.ONLY, status))
 

@@ -38,21 +38,21 @@ def find_completions(before: CatalogState, changes: Changes) -> Iterator[Audited
             case OperationRecord(cause=ChangeCause() as cause) if record.operation.done:
                 known = before.operations.get(name)
                 if known is not None and not known.operation.done:
-                    yield _complete_operation(record, cause)
+                    yield _build_operation_completion(record, cause)
             case JobRecord(cause=ChangeCause() as cause) if record.has_ended:
                 started = before.jobs.get(name)
                 if started is not None and not started.has_ended:
-                    yield _complete_job(record, cause)
+                    yield _build_job_completion(record, cause)
 
 
-def _complete_operation(record: OperationRecord, cause: ChangeCause) -> AuditedCompletion:
+def _build_operation_completion(record: OperationRecord, cause: ChangeCause) -> AuditedCompletion:
     operation = record.operation
     method = _METHOD_IDS[operation.metadata.operation_type]
     status = CallStatus(operation.error.code, operation.error.message) if operation.error else OK_STATUS
     return AuditedCompletion(_build_call(cause, method, str(record.target)), status, record.name)
 
 
-def _complete_job(record: JobRecord, cause: ChangeCause) -> AuditedCompletion:
+def _build_job_completion(record: JobRecord, cause: ChangeCause) -> AuditedCompletion:
     codes = {JobState.FAILED: RPC_CODES["FAILED_PRECONDITION"], JobState.CANCELLED: RPC_CODES["CANCELLED"]}
     code = codes.get(record.job.state, 0) if record.job.state else 0
     status = CallStatus(code, record.job.error_message) if code else OK_STATUS

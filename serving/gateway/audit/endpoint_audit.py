@@ -96,7 +96,7 @@ def audit_intent(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endp
     return call_audited if is_change(method) else endpoint
 
 
-def audit_prediction(
+def record_prediction(
     audit: AuditLog, method: ApiMethod, scope: Scope, status: CallStatus, *, resource: str, permission: str
 ) -> None:
     """Record the result of a prediction: always if it was denied, otherwise if the setting says so."""
@@ -111,7 +111,7 @@ def audit_prediction(
     if status.code in DENIED_CODES:
         audit.record_denied(call, status)
     else:
-        audit.record_access(call, status)
+        audit.record_data_access(call, status)
 
 
 def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> AuditedCall:
@@ -140,7 +140,7 @@ async def _record_end(
     elif is_change(method) or status.code in DENIED_CODES:
         audit.record_denied(describe_call(audit, method, request.scope, {}), status)
     elif audit.records_reads and "{project}" in method.resource:
-        audit.record_access(describe_call(audit, method, request.scope, {}), status)
+        audit.record_data_access(describe_call(audit, method, request.scope, {}), status)
 
 
 def _resolve_resource(method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> str:

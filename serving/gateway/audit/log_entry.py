@@ -155,7 +155,7 @@ def _build_payload(event: AuditEvent) -> dict[str, Any]:
             {"resource": call.authorized_resource, "permission": call.permission, "granted": granted}
         ]
     if call.request:
-        payload["request"] = _limit_request(call.request)
+        payload["request"] = _render_request(call.request)
     if event.stage is not AuditStage.BEFORE:
         payload["status"] = _render_status(event.status)
     if event.operation:
@@ -174,7 +174,7 @@ def _render_status(status: CallStatus) -> dict[str, Any]:
     return {"code": status.code, "message": status.message} if status.code else {}
 
 
-def _limit_request(request: Mapping[str, Any]) -> Any:
+def _render_request(request: Mapping[str, Any]) -> Any:
     shown = _redact_secrets(request)
     size = len(orjson.dumps(shown))
     return shown if size <= _MAX_REQUEST_BYTES else {"omitted": f"{size} bytes"}

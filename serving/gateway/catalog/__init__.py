@@ -58,10 +58,10 @@ class Catalog:
         """Whether operations and jobs are this server's to run."""
         return True
 
-    def enter_work(self) -> None:
+    def set_work_fence(self) -> None:
         """Make what is changed in this context part of the work that this server owns now."""
 
-    def leave_work(self) -> None:
+    def clear_work_fence(self) -> None:
         """Make it no part of that: what comes of a node that some work has started is not."""
 
     async def open(self) -> None:

@@ -1,7 +1,7 @@
 """Rules for jobs. Each works on a draft of the state; see the package.
 
 A queued job ends at once; a started one is marked (by the state CANCELLING or by its record's `failure`), its
-process stopped and cleaned up, then `finish_job` ends it.
+process stopped and cleaned up, then `end_stopped_job` ends it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serving.errors import (
     field_error,
 )
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
-from serving.gateway.catalog.tuning_jobs import close_trials
+from serving.gateway.catalog.tuning_jobs import close_tuning_study
 from serving.gateway.catalog.versions import create_version
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import (
@@ -202,7 +202,7 @@ def is_ending(record: JobRecord) -> bool:
     return not record.has_ended and (bool(record.failure) or record.job.state is JobState.CANCELLING)
 
 
-def find_target_version(state: CatalogState | StateDraft, record: JobRecord) -> VersionRecord | None:
+def find_used_version(state: CatalogState | StateDraft, record: JobRecord) -> VersionRecord | None:
     """Return the version that the job predicts with, None if it is gone."""
     version = state.versions.get(record.target) if record.target else None
     if version is None or version.uid != record.target_uid:
@@ -239,7 +239,7 @@ def cancel_job(
     return _put_if_changed(draft, _with_job(record, state=JobState.CANCELLING))
 
 
-def mark_failing(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) -> JobRecord:
+def fail_job(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) -> JobRecord:
     """Fail a queued job at once; mark a started one, to fail once it is cleaned up."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
@@ -323,7 +323,7 @@ def mark_failed(
     return _end_job(draft, stamp, record, JobState.FAILED, message)
 
 
-def finish_job(draft: StateDraft, stamp: ChangeStamp, name: str, note: str) -> JobRecord:
+def end_stopped_job(draft: StateDraft, stamp: ChangeStamp, name: str, note: str) -> JobRecord:
     """End a job that is ending; `note` is added to its message."""
     return _finish_record(draft, stamp, get_job(draft, name), note)
 
@@ -337,7 +337,7 @@ def _finish_record(draft: StateDraft, stamp: ChangeStamp, record: JobRecord, not
 def _end_job(
     draft: StateDraft, stamp: ChangeStamp, record: JobRecord, state: JobState, message: str = ""
 ) -> JobRecord:
-    close_trials(draft, stamp, record)
+    close_tuning_study(draft, stamp, record)
     ended = _with_job(
         record,
         state=state,

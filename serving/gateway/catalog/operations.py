@@ -94,7 +94,7 @@ def finish_operation(
     return operation
 
 
-def get_version_operation(draft: StateDraft, operation: str) -> tuple[OperationRecord, VersionRecord]:
+def get_operation_with_version(draft: StateDraft, operation: str) -> tuple[OperationRecord, VersionRecord]:
     """Return an operation on a version, with that version."""
     record = get_operation(draft, operation)
     if record.target is None:

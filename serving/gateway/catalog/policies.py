@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from serving.errors import Aborted, InvalidArgument, NotFound, field_error
-from serving.gateway.access.policy import Policy, build_owner_policy, validate_bindings
+from serving.gateway.access.policy import Policy, build_owner_policy, normalize_bindings
 from serving.gateway.access.roles import JOB_OWNER, MODEL_OWNER, OPERATION_OWNER
 from serving.gateway.catalog.checks import etags_match
 from serving.gateway.catalog.jobs import get_job
@@ -46,7 +46,7 @@ def set_policy(
             "There were concurrent policy changes. Please retry the whole read-modify-write with exponential "
             "backoff."
         )
-    bindings = validate_bindings(given) if "bindings" in mask else kept.bindings
+    bindings = normalize_bindings(given) if "bindings" in mask else kept.bindings
     policy = Policy(version=1, bindings=bindings, etag=stamp.etag)
     draft.put(PolicyRecord(name=resource, policy=policy))
     return policy

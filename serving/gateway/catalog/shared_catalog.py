@@ -44,7 +44,7 @@ class SharedCatalog(Catalog):
     ) -> None:
         super().__init__(store, on_publish, on_commit)
         self._shared = store
-        self._on_taken_in = on_taken_in
+        self._on_peer_commit = on_taken_in
         self.revision = 0
         self._token = ""  # of the commit that made the revision
         self.fence: int | None = None
@@ -54,10 +54,10 @@ class SharedCatalog(Catalog):
     def owns_work(self) -> bool:
         return self.fence is not None
 
-    def enter_work(self) -> None:
+    def set_work_fence(self) -> None:
         _WORK_FENCE.set(self.fence or _NO_FENCE)
 
-    def leave_work(self) -> None:
+    def clear_work_fence(self) -> None:
         _WORK_FENCE.set(None)
 
     async def open(self) -> None:
@@ -92,15 +92,15 @@ class SharedCatalog(Catalog):
         commit = take_in(self.state, missed)
         self.state, self.revision, self._token = commit.after, missed.revision, missed.token
         self._on_publish(commit)
-        self._on_taken_in(commit)
+        self._on_peer_commit(commit)
 
     async def _apply_rule(self, rule: Callable[[StateDraft, ChangeStamp], T]) -> T:
         async with self._hold_write_lock():
             try:
                 return await self._apply_until_written(rule, new_stamp(), _WORK_FENCE.get())
             finally:
-                if self._shared.holds_lock:
-                    await self._run_in_writer(self._shared.abandon)
+                if self._shared.holds_commit_lock:
+                    await self._run_in_writer(self._shared.release_commit_lock)
 
     async def _apply_until_written(
         self, rule: Callable[[StateDraft, ChangeStamp], T], stamp: ChangeStamp, fence: int | None

@@ -64,7 +64,7 @@ def get_study(state: CatalogState | StateDraft, name: StudyName, *, uid: str = "
     return snapshot
 
 
-def get_own_study(
+def get_writable_study(
     state: CatalogState | StateDraft, name: StudyName, job: str, *, uid: str = ""
 ) -> StudySnapshot:
     """A study that may be changed for this job, "" for the API. Raises NotFound, FailedPrecondition."""

@@ -223,7 +223,7 @@ def _read_parent_values(spec: StudyParameterSpec, field: str) -> tuple[Value, ..
 # ---- trials and measurements
 
 
-def read_parameters(space: SearchSpace, body: TrialBody) -> dict[str, Value]:
+def read_point(space: SearchSpace, body: TrialBody) -> dict[str, Value]:
     """The point of a trial. Raises InvalidArgument with the field."""
     kinds = {parameter.name: parameter.kind for parameter in space.list_all()}
     point: dict[str, Value] = {}

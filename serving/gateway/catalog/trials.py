@@ -19,8 +19,8 @@ from serving.errors import (
     ResourceExhausted,
     field_error,
 )
-from serving.gateway.catalog.studies import get_own_study, get_study
-from serving.gateway.catalog.study_checks import MAX_REASON_LENGTH, read_measurement, read_parameters
+from serving.gateway.catalog.studies import get_study, get_writable_study
+from serving.gateway.catalog.study_checks import MAX_REASON_LENGTH, read_measurement, read_point
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
 from serving.gateway.state.records import ChangeStamp
 from serving.gateway.state.study_records import (
@@ -62,8 +62,8 @@ def get_trial(state: CatalogState | StateDraft, name: StudyName, number: int) ->
 
 def create_trial(draft: StateDraft, stamp: ChangeStamp, name: StudyName, body: TrialBody) -> Trial:
     """Add a trial of the client's: one that has ended already, or one to be handed out by a suggestion."""
-    snapshot = get_own_study(draft, name, "")
-    parameters = read_parameters(snapshot.record.study.space, body)
+    snapshot = get_writable_study(draft, name, "")
+    parameters = read_point(snapshot.record.study.space, body)
     _check_has_room(snapshot)
     now, number = stamp.now.timestamp(), snapshot.record.last_trial + 1
     trial = Trial(number=number, parameters=parameters, state=TrialState.REQUESTED, created_at=now)
@@ -79,7 +79,7 @@ def create_trial(draft: StateDraft, stamp: ChangeStamp, name: StudyName, body: T
     return trial
 
 
-def list_leased_trials(snapshot: StudySnapshot, client_id: str, count: int) -> list[Trial]:
+def list_assignable_trials(snapshot: StudySnapshot, client_id: str, count: int) -> list[Trial]:
     """The trials that a client gets before new ones: its own, then those that clients have created."""
     trials = sorted(snapshot.open_trials.values(), key=lambda trial: trial.number)
     own = [one for one in trials if one.state is TrialState.ACTIVE and one.client_id == client_id]
@@ -89,7 +89,7 @@ def list_leased_trials(snapshot: StudySnapshot, client_id: str, count: int) -> l
 
 def count_missing_trials(snapshot: StudySnapshot, client_id: str, count: int) -> int:
     """How many new trials a suggestion needs. Raises ResourceExhausted if it cannot have any."""
-    leased = len(list_leased_trials(snapshot, client_id, count))
+    leased = len(list_assignable_trials(snapshot, client_id, count))
     if not leased:
         _check_has_room(snapshot)
     return min(count - leased, MAX_TRIALS - snapshot.trial_count)
@@ -114,9 +114,9 @@ def suggest_trials(
     then. `used_up`: there are no other points. Raises OutdatedPoints if a later trial has one of the points,
     or if there is nothing to hand out any more.
     """
-    snapshot = get_own_study(draft, name, "", uid=uid)
+    snapshot = get_writable_study(draft, name, "", uid=uid)
     now = stamp.now.timestamp()
-    leased = list_leased_trials(snapshot, client_id, count)
+    leased = list_assignable_trials(snapshot, client_id, count)
     points = points[: count - len(leased)]
     if not (leased or points) or _are_taken(snapshot, points, last_trial):
         raise OutdatedPoints(str(name))
@@ -151,7 +151,7 @@ def add_trials(
 
     Raises Internal for points that are not in the study's space.
     """
-    snapshot = get_own_study(draft, name, job)
+    snapshot = get_writable_study(draft, name, job)
     if points:
         _check_has_room(snapshot, len(points))
     for point in points:
@@ -165,11 +165,11 @@ def add_trials(
     return trials
 
 
-def put_trials(
+def replace_trials(
     draft: StateDraft, stamp: ChangeStamp, name: StudyName, trials: Sequence[Trial], *, job: str
 ) -> None:
     """Replace trials of a tuning job by what has become of them."""
-    get_own_study(draft, name, job)
+    get_writable_study(draft, name, job)
     for trial in trials:
         get_trial(draft, name, trial.number)
         draft.put(TrialRecord(name, _thin_completed(trial)))
@@ -192,7 +192,7 @@ def add_measurement(
     job: str = "",
 ) -> Trial:
     """Add an intermediate measurement; one of the same step and time is replaced."""
-    study = get_own_study(draft, name, job).record.study
+    study = get_writable_study(draft, name, job).record.study
     names = [metric.name for metric in study.metrics]
     if measurement.values.keys().isdisjoint(names):
         raise field_error(
@@ -223,7 +223,7 @@ def complete_trial(
 
     Whoever completes a trial again in the same way gets the same answer.
     """
-    snapshot = get_own_study(draft, name, job)
+    snapshot = get_writable_study(draft, name, job)
     trial = get_trial(draft, name, number)
     if trial.is_completed:
         is_same = trial.infeasible == infeasible and (infeasible or final in (None, trial.final))
@@ -240,7 +240,7 @@ def stop_trial(
     draft: StateDraft, stamp: ChangeStamp, name: StudyName, number: int, *, job: str = ""
 ) -> Trial:
     """Ask whoever runs a trial to end it."""
-    get_own_study(draft, name, job)
+    get_writable_study(draft, name, job)
     trial = get_trial(draft, name, number)
     if trial.is_completed:
         raise _state_error(trial, "stopped", "It has ended.")
@@ -264,7 +264,7 @@ def record_stopping_check(
 
     `uid` is that of the study with which the trial was compared.
     """
-    snapshot = get_own_study(draft, name, "", uid=uid)
+    snapshot = get_writable_study(draft, name, "", uid=uid)
     trial = get_trial(draft, name, number)
     is_stopping = trial.state is TrialState.STOPPING
     if should_stop and trial.state is TrialState.ACTIVE:
@@ -284,7 +284,7 @@ def record_stopping_check(
 
 def delete_trial(draft: StateDraft, stamp: ChangeStamp, name: StudyName, number: int) -> None:
     """Forget a trial; its number is not used again."""
-    snapshot = get_own_study(draft, name, "")
+    snapshot = get_writable_study(draft, name, "")
     draft.delete(TrialRecord(name, get_trial(draft, name, number)))
     if snapshot.record.state is StudyState.COMPLETED:
         draft.put(msgspec.structs.replace(snapshot.record, state=StudyState.ACTIVE))

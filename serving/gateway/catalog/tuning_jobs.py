@@ -56,7 +56,7 @@ def iter_own_trials(state: CatalogState | StateDraft, record: JobRecord) -> Iter
         yield from (trial for trial in snapshot.iter_trials(measured=False) if trial.number >= first)
 
 
-def close_trials(draft: StateDraft, stamp: ChangeStamp, record: JobRecord) -> None:
+def close_tuning_study(draft: StateDraft, stamp: ChangeStamp, record: JobRecord) -> None:
     """Complete the study of a job, and the trials that it has not ended."""
     snapshot = find_tuning_study(draft, record)
     if snapshot is None:

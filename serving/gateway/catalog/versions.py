@@ -35,7 +35,7 @@ from serving.gateway.catalog.operations import (
     begin_operation,
     finish_operation,
     get_operation,
-    get_version_operation,
+    get_operation_with_version,
     with_metadata,
 )
 from serving.gateway.state.catalog_state import CatalogState, StateDraft
@@ -94,7 +94,7 @@ def finish_create(
     draft: StateDraft, stamp: ChangeStamp, operation: str, deployed: DeploymentInfo, warnings: tuple[str, ...]
 ) -> Operation:
     """Make the version READY; the first one of a model becomes its default."""
-    record, version = get_version_operation(draft, operation)
+    record, version = get_operation_with_version(draft, operation)
     # User code has only the schema that its owner declared.
     of_user = version.version.prediction_class or version.version.container is not None
     framework = version.version.framework if of_user else deployed.framework
@@ -161,7 +161,7 @@ def fail_create(draft: StateDraft, stamp: ChangeStamp, operation: str, error: Se
     known = get_operation(draft, operation).operation
     if known.done:
         return known  # cancelled while its success was being written
-    record, version = get_version_operation(draft, operation)
+    record, version = get_operation_with_version(draft, operation)
     message = error.message
     if isinstance(error, Unavailable):
         message = f"Create Version failed. {message}"  # no fault of the model
@@ -228,7 +228,7 @@ def delete_version(draft: StateDraft, stamp: ChangeStamp, name: VersionName) -> 
 
 def finish_delete(draft: StateDraft, stamp: ChangeStamp, operation: str) -> Operation:
     """Remove the version, once its nodes and files are gone."""
-    record, version = get_version_operation(draft, operation)
+    record, version = get_operation_with_version(draft, operation)
     draft.delete(version)
     return finish_operation(draft, stamp, record, None)
 

@@ -119,7 +119,7 @@ class ConsoleApp:
             try:
                 response = await self._answer_page(route, visit)
             except Unauthenticated as error:
-                response = await self._lead_to_sign_in(visit, error)
+                response = await self._answer_unauthenticated(visit, error)
             except ServingError as error:
                 response = visit.render_error(error, http_status(error))
             except Exception as error:
@@ -156,12 +156,12 @@ class ConsoleApp:
             raise Unauthenticated("Sign in to see this page.")
         return access.resolve_caller(b"Bearer " + session.token.encode())
 
-    async def _lead_to_sign_in(self, visit: Visit, error: Unauthenticated) -> Response:
+    async def _answer_unauthenticated(self, visit: Visit, error: Unauthenticated) -> Response:
         """A form that was sent after the end of a session is shown, so that what was typed is not lost."""
         if _PART_HEADER in visit.request.headers:
             return Response(error.message, 401, media_type="text/plain")
         if visit.request.method == "GET":
-            return visit.redirect(f"{SIGN_IN_PATH}?next={quote(visit.address, safe='')}")
+            return visit.redirect(f"{SIGN_IN_PATH}?next={quote(visit.path_with_query, safe='')}")
         try:
             await visit.read_form()
         except ServingError:
@@ -172,7 +172,7 @@ class ConsoleApp:
         """Render the page, and add the cookie and the headers that every page has."""
         request = visit.request
         if isinstance(response, TemplateResponse | SharedPartResponse):
-            await self._renderer.fill(response)
+            await self._renderer.render_response(response)
             if visit.notice and _PART_HEADER not in request.headers:
                 response.delete_cookie(NOTICE_COOKIE, path=ROOT)
             _leave_out_known_body(request, response)

@@ -39,13 +39,13 @@ def describe_error(visit: Visit, error: ServingError, form: Form | None) -> dict
         "details": message if plain else "",
         "ways": list(_iter_ways_back(visit)),
         "others": list(itertools.islice(_iter_others(visit), _MAX_OTHERS)) if plain else [],
-        "typed": _list_typed(form),
+        "typed": _list_entered_values(form),
     }
 
 
 def _describe_missing(visit: Visit) -> str:
     """What of the address is not there, or may not be seen; "" for an address of another kind."""
-    names, project = visit.path, visit.project
+    names, project = visit.path_params, visit.project
     if "version" in names and _may_see_model(visit):
         return f"The model {names['model']} has no version {names['version']}."
     for kind in ("model", "job", "operation"):
@@ -56,7 +56,7 @@ def _describe_missing(visit: Visit) -> str:
 
 def _iter_ways_back(visit: Visit) -> Iterator[Link]:
     """Pages above the address that the visitor may see, the nearest first."""
-    names, project, state = visit.path, visit.project, visit.console.read_state()
+    names, project, state = visit.path_params, visit.project, visit.console.read_state()
     base = f"/projects/{project}"
     if "job" in names:
         name = f"projects/{project}/jobs/{names['job']}"
@@ -77,10 +77,10 @@ def _iter_ways_back(visit: Visit) -> Iterator[Link]:
 
 def _iter_others(visit: Visit) -> Iterator[Link]:
     """What there is in place of a model or version that is not there."""
-    state, project, model = visit.console.read_state(), visit.project, visit.path.get("model", "")
-    if "version" in visit.path and _may_see_model(visit):
+    state, project, model = visit.console.read_state(), visit.project, visit.path_params.get("model", "")
+    if "version" in visit.path_params and _may_see_model(visit):
         for name in state.version_order.list_children(ModelName(project, model)):
-            if visit.may("projects.models.versions.get", **{**visit.path, "version": name.version}):
+            if visit.may("projects.models.versions.get", **{**visit.path_params, "version": name.version}):
                 yield f"{name.model} / {name.version}", f"/{name}"
     elif model:
         for one in state.model_order.list_children(project):
@@ -89,12 +89,12 @@ def _iter_others(visit: Visit) -> Iterator[Link]:
 
 
 def _may_see_model(visit: Visit) -> bool:
-    project, model = visit.project, visit.path["model"]
+    project, model = visit.project, visit.path_params["model"]
     is_there = ModelName(project, model) in visit.console.read_state().models
     return is_there and visit.may("projects.models.get", project=project, model=model)
 
 
-def _list_typed(form: Form | None) -> Sequence[tuple[str, str]]:
+def _list_entered_values(form: Form | None) -> Sequence[tuple[str, str]]:
     if form is None:
         return []
     return [

@@ -24,7 +24,7 @@ def parse_labels(text: str) -> dict[str, str]:
     return labels
 
 
-def parse_texts(form: Form) -> dict[str, object]:
+def parse_description_and_labels(form: Form) -> dict[str, object]:
     """Description and labels, with the etag of what the form was filled with. Raises InvalidArgument."""
     return {
         "description": form["description"],
@@ -33,7 +33,7 @@ def parse_texts(form: Form) -> dict[str, object]:
     }
 
 
-def fill_texts(details: Mapping[str, Any], form: Form | None) -> dict[str, str]:
+def fill_description_and_labels(details: Mapping[str, Any], form: Form | None) -> dict[str, str]:
     """What the fields of description and labels show: what was typed, else what is in force.
 
     The etag is always that of what is in force, which the page shows.

@@ -108,7 +108,7 @@ class HealthCheckRunner:
         trouble = ""
         try:
             async with asyncio.timeout(self._max_seconds):
-                await self._read_results(command)
+                await self._run_check_process(command)
         except TimeoutError:
             trouble = f"The checks were ended after {self._max_seconds:.0f} s; those that are missing hang."
         except (OSError, ValueError) as error:
@@ -117,7 +117,7 @@ class HealthCheckRunner:
         finally:
             self.report = replace(self.report, is_running=False, trouble=trouble)
 
-    async def _read_results(self, command: Sequence[str]) -> None:
+    async def _run_check_process(self, command: Sequence[str]) -> None:
         """Raises OSError, ValueError."""
         async with run_child(
             command, environment=self._environment, stdin=b"", grace_seconds=_GRACE_SECONDS

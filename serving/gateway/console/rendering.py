@@ -111,7 +111,7 @@ class PageRenderer:
         self._clock = clock
         self._cached: OrderedDict[tuple[str, Hashable], _CachedPart] = OrderedDict()
 
-    async def fill(self, response: TemplateResponse | SharedPartResponse) -> None:
+    async def render_response(self, response: TemplateResponse | SharedPartResponse) -> None:
         """Give a response its body. Raises ResourceExhausted when too many wait."""
         if isinstance(response, SharedPartResponse):
             rendered = await self._render_shared(response.part)
@@ -136,7 +136,7 @@ class PageRenderer:
         return RenderedText.from_text("".join(text))
 
     async def _render_shared(self, part: SharedPart) -> RenderedText:
-        cached = self._find_cached(part)
+        cached = self._get_or_create_cached(part)
         async with cached.lock:
             now = self._clock()
             if cached.rendered is None or cached.basis is not part.basis or now >= cached.expires:
@@ -147,7 +147,7 @@ class PageRenderer:
                 cached.basis, cached.expires = part.basis, now + _SHARED_SECONDS
             return cached.rendered
 
-    def _find_cached(self, part: SharedPart) -> _CachedPart:
+    def _get_or_create_cached(self, part: SharedPart) -> _CachedPart:
         key = (part.template, part.rights)
         cached = self._cached.setdefault(key, _CachedPart())
         self._cached.move_to_end(key)
@@ -225,7 +225,7 @@ def format_json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def keep_whole(text: str) -> Markup:
+def escape_uncut(text: str) -> Markup:
     """A text that a script reads: escaped as any other, but not cut."""
     return Markup(escape(text))  # noqa: S704  it is escaped
 
@@ -236,6 +236,6 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "rate": format_rate,
     "last_part": last_part,
     "shorten": shorten,
-    "uncut": keep_whole,
+    "uncut": escape_uncut,
     "pretty_json": format_json,
 }

@@ -95,7 +95,10 @@ class LocalSessions:
 
 
 class SessionTable(Protocol):
-    """See `serving.gateway.state.shared.session_rows.SessionRows`. All calls block, and raise Unavailable."""
+    """`serving.gateway.state.shared.console_session_rows.ConsoleSessionRows` is one.
+
+    All calls block, and raise Unavailable.
+    """
 
     def add(self, session: str, token: bytes, seconds: float, most: int) -> None: ...
 

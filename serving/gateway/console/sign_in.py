@@ -51,7 +51,7 @@ class SignInPages:
         except ServingError as error:
             self._audit.record_denied(_describe_call(visit, "create"), status_from_error(error))
             return visit.render("sign_in.html", status=401, destination=destination, error=error)
-        self._audit.record_access(_describe_call(visit, "create", caller.principal))
+        self._audit.record_data_access(_describe_call(visit, "create", caller.principal))
         await self._sessions.close(visit.visitor)
         visit.visitor = await self._sessions.open(token)
         return visit.redirect(destination)
@@ -59,7 +59,7 @@ class SignInPages:
     async def sign_out(self, visit: Visit) -> Response:
         if self._access is not None and visit.session is not None:
             principal = self._find_principal(self._access, visit.session)
-            self._audit.record_access(_describe_call(visit, "delete", principal))
+            self._audit.record_data_access(_describe_call(visit, "delete", principal))
         await self._sessions.close(visit.visitor)
         visit.visitor = new_visitor()
         return visit.redirect(SIGN_IN_PATH)

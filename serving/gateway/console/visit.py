@@ -57,7 +57,7 @@ _OUTER_HEADERS = (b"user-agent", b"x-forwarded-for", b"traceparent")
 class Visit:
     """A request of `visitor`, whose id is in the cookie; `caller` is as whom the API knows it.
 
-    `notice` is what the page before has to say. `path` and `query` are the parameters of the address.
+    `notice` is what the page before has to say. `path_params` and `query` are the parameters of the address.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Visit:
         self._form: Form | None = None
 
     @property
-    def path(self) -> Mapping[str, str]:
+    def path_params(self) -> Mapping[str, str]:
         parameters: Mapping[str, str] = self.request.path_params
         return parameters
 
@@ -99,7 +99,7 @@ class Visit:
     @property
     def named_project(self) -> str:
         """The project that the address names; "" if it names none."""
-        return self.path.get("project") or parse_project(self.query.get("project", ""))
+        return self.path_params.get("project") or parse_project(self.query.get("project", ""))
 
     @cached_property
     def projects(self) -> Sequence[str]:
@@ -113,7 +113,7 @@ class Visit:
         return self.may_on_a_model("projects.models.get", project)
 
     @property
-    def address(self) -> str:
+    def path_with_query(self) -> str:
         """The page with its query, below the console."""
         return self.request.url.path.removeprefix(ROOT) + (
             f"?{self.request.url.query}" if self.request.url.query else ""
@@ -156,9 +156,9 @@ class Visit:
 
     def may(self, method: str, **parameters: str) -> bool:
         """Whether the visitor may call a method of the API; pages offer nothing else."""
-        return self.may_below(method, METHODS[method].resource.format_map(parameters))
+        return self.may_on_resource(method, METHODS[method].resource.format_map(parameters))
 
-    def may_below(self, method: str, resource: str) -> bool:
+    def may_on_resource(self, method: str, resource: str) -> bool:
         """Whether the visitor may call a method of the API on a resource and all that is below it."""
         access, permission = self.console.access, METHODS[method].permission
         if access is None or not permission:

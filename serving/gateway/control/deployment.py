@@ -27,7 +27,7 @@ from serving.artifacts.child_environment import sanitize_environment
 from serving.artifacts.local_folder_policy import LocalFolderPolicy
 from serving.artifacts.trusted_sources import TrustedSources, check_local_uri, parse_local_folder
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
-from serving.container_engine import engine_environment, find_engine, make_run_config, require_engine
+from serving.container_engine import check_engine, engine_environment, find_engine, make_run_config
 from serving.errors import (
     Cancelled,
     FailedPrecondition,
@@ -37,7 +37,7 @@ from serving.errors import (
     field_error,
 )
 from serving.frameworks import find_user_code_framework
-from serving.gateway.control.file_check import FileFindings, find_files
+from serving.gateway.control.file_check import FileFindings, inspect_folder
 from serving.gateway.control.pilot_specs import framework_pilot_spec, interpreter_pilot_spec
 from serving.gateway.control.schema_registry import read_reported_schema
 from serving.gateway.control.version_sharing import VersionSharing
@@ -123,7 +123,7 @@ class VersionDeployer:
             functools.partial(interpreter_pilot_spec, environment=self._node_environment)
         )
 
-    def divide_nodes(self, find_share: FindShare) -> None:
+    def set_share_finder(self, find_share: FindShare) -> None:
         """Share the nodes of versions with other servers from now on."""
         self._find_share = find_share
 
@@ -316,8 +316,8 @@ class VersionDeployer:
         await self.check_sources(version)
         if not folder:
             return None
-        may_look_above = await self._threads.run(self._is_open, str(Path(folder).parent))
-        return await find_files(version, folder, self._node_environment, may_look_above=may_look_above)
+        may_look_above = await self._threads.run(self._may_use_folder, str(Path(folder).parent))
+        return await inspect_folder(version, folder, self._node_environment, may_look_above=may_look_above)
 
     async def check_logging(self, version: Version) -> None:
         """Raises FailedPrecondition for a request log in a folder that callers may not use."""
@@ -336,7 +336,7 @@ class VersionDeployer:
         """Stop a version's nodes and wait until they are gone."""
         if self._sharing is not None:
             await self._sharing.cancel(record.uid)
-        await self._autoscaler.forget_version(record.uid)
+        await self._autoscaler.stop_version(record.uid)
 
     def delete_orphaned_files(self, uids: set[str]) -> None:
         """Delete the files of versions that no longer exist; a kill may leave some."""
@@ -346,7 +346,7 @@ class VersionDeployer:
                     remove_folder(leftover)
 
     def _check_sources(self, version: Version) -> None:
-        require_engine(self._engine, version)
+        check_engine(self._engine, version)
         if version.container is not None:
             self._sources.check_image("version.container.image", version.container.image)
         self._sources.check_uris(list_sources(version))
@@ -354,7 +354,7 @@ class VersionDeployer:
         for uri in version.package_uris:
             check_local_uri(self._folders, "version.package_uris", uri)
 
-    def _is_open(self, folder: str) -> bool:
+    def _may_use_folder(self, folder: str) -> bool:
         """Whether callers may use a local folder, if not all that is below it."""
         try:
             self._folders.check_path(folder)

@@ -17,7 +17,7 @@ from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.resources import Version
 
-__all__ = ["FileFindings", "InputChecker", "MissingInput", "find_files"]
+__all__ = ["FileFindings", "InputChecker", "MissingInput", "inspect_folder"]
 
 _COMMAND = module_command("serving.runtimes.folder_check")
 _INPUT_COMMAND = module_command("serving.artifacts.input_check")
@@ -35,7 +35,7 @@ class FileFindings(msgspec.Struct, frozen=True):
     suggestion: str = ""
 
 
-async def find_files(
+async def inspect_folder(
     version: Version, folder: str, environment: Mapping[str, str], *, may_look_above: bool
 ) -> FileFindings:
     """`may_look_above`: into the folder that it is in, to say what is near. Raises Unavailable."""

@@ -108,7 +108,7 @@ class OperationRunner:
             task.cancel(_CANCELLED)
 
     async def _run_to_end(self, record: OperationRecord) -> None:
-        self._catalog.enter_work()
+        self._catalog.set_work_fence()
         while not self._catalog.state.operations[record.name].operation.done:
             try:
                 await self._perform_operation(self._catalog.state.operations[record.name])

@@ -65,7 +65,7 @@ class PackMaintenance:
             await self._remove(surplus)
         self._unpackable &= {record.uid for record in unpacked}
         for record in sorted(unpacked, key=lambda record: record.uid in self._unpackable):
-            if await self._sharing.has_files(record):
+            if await self._sharing.can_publish(record):
                 await self._publish(record)
 
     def _is_evictable(self, uid: str) -> bool:

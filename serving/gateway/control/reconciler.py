@@ -59,15 +59,17 @@ class Reconciler:
     def apply_commit(self, commit: Commit) -> None:
         """Call it first with the whole state, once the pool is open."""
         for before, after in commit.iter_changed_versions():
-            self._count_pilot_need(before, -1)
-            self._count_pilot_need(after, 1)
+            self._update_pilot_needs(before, -1)
+            self._update_pilot_needs(after, 1)
             if after is not None and after.version.state is VersionState.READY:
                 self._ready_versions[after.uid] = self._track_version(after)
                 (self._floored.add if has_floor(after.version) else self._floored.discard)(after.uid)
             elif before is not None:
                 self._ready_versions.pop(before.uid, None)
                 self._floored.discard(before.uid)
-        self._pool.start_pilots([self._pilots[key] for key, count in self._pilot_needs.items() if count > 0])
+        self._pool.set_wanted_pilots(
+            [self._pilots[key] for key, count in self._pilot_needs.items() if count > 0]
+        )
 
     def reshare_nodes(self, uids: Collection[str]) -> None:
         """Scale these versions, and all with a lower limit, by the part that this server has in them now."""
@@ -115,7 +117,7 @@ class Reconciler:
 
     async def persist_usage(self, catalog: Catalog) -> None:
         """Write the usage of versions and the measurements of their nodes; a failure is only logged."""
-        self._recently_used |= self._autoscaler.recently_active()
+        self._recently_used |= self._autoscaler.pop_recently_active()
         uses: dict[VersionName, tuple[str, VersionUsage]] = {}
         for uid in self._recently_used & self._ready_versions.keys():
             use = self._get_unsaved_usage(uid)
@@ -137,7 +139,7 @@ class Reconciler:
         name = known.record.name
 
         async def write_failure() -> None:
-            catalog.leave_work()
+            catalog.clear_work_fence()
             try:
                 await catalog.change(version_rules.record_start_failure, name, uid, reason)
             except BaseException:
@@ -159,7 +161,7 @@ class Reconciler:
         last_end = self._autoscaler.versions[record.uid].meter.last_end
         return _ReadyVersion(record, last_end, record.version.error_message)
 
-    def _count_pilot_need(self, record: VersionRecord | None, count: int) -> None:
+    def _update_pilot_needs(self, record: VersionRecord | None, count: int) -> None:
         """Count how many versions need each pilot."""
         if record is not None and record.version.state in (VersionState.READY, VersionState.CREATING):
             for pilot in self._deployment.list_pilots(record):

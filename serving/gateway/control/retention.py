@@ -62,7 +62,7 @@ class RecordPruner:
 
     async def prune(self) -> None:
         """Delete all that is due, in small changes between which others have their turn, if that is ours."""
-        self._catalog.enter_work()
+        self._catalog.set_work_fence()
         while self._catalog.owns_work and (due := await self._list_due()):
             await self._delete_records(due)
 

@@ -66,10 +66,10 @@ class SchemaRegistry:
                 )
 
     async def _write_schema(self, record: VersionRecord, text: str) -> None:
-        self._catalog.leave_work()
+        self._catalog.clear_work_fence()
         await self._catalog.change(version_rules.record_schema, record.name, record.uid, text)
 
-    async def get_schema(self, record: VersionRecord) -> ModelSchema:
+    async def fetch_schema(self, record: VersionRecord) -> ModelSchema:
         """The schema of a version; a node is started if it is not known otherwise.
 
         Raises FailedPrecondition unless the version is READY, and the errors that predictions raise.

@@ -175,7 +175,7 @@ class ServerStatus:
             queued=queued,
             idle_seconds=0.0 if tracked.meter.level else max(0.0, now - tracked.idle_since(nodes)),
             node_seconds=tracked.node_seconds(nodes, now),
-            idle_node_seconds=tracked.idle_seconds,
+            idle_node_seconds=tracked.idle_node_seconds,
             request_seconds=tracked.meter.integral_at(now),
             start_seconds={how: seconds for how, seconds in starts.items() if seconds is not None},
             wakeups=dict(tracked.wakeups),
@@ -211,7 +211,7 @@ class ServerStatus:
 
     def read_free_memory(self) -> int:
         """The bytes that further nodes may take of the machine."""
-        return self._pool.free_memory()
+        return self._pool.available_memory()
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
         """See `NodePool.measure_memory`: to be called in a thread."""

@@ -34,7 +34,7 @@ class Placement(Protocol):
     """Which versions are placed on this server; `serving.gateway.server_peers.ServerPeers` is one."""
 
     @property
-    def revision(self) -> int:
+    def owners_revision(self) -> int:
         """Changes with the owners of versions."""
 
     def is_owner(self, key: str) -> bool: ...
@@ -72,8 +72,8 @@ class VersionPrefetcher:
         """Look at some versions, and fetch the files of one at most."""
         state = self._read_state()
         # Not while a look at all goes on: where weights change each minute it would never end.
-        if not self._due and self._seen_revision != self._placement.revision:
-            self._seen_revision = self._placement.revision
+        if not self._due and self._seen_revision != self._placement.owners_revision:
+            self._seen_revision = self._placement.owners_revision
             self._due = dict.fromkeys(state.versions)
         record = self._find_next(state)
         self._pause = _PAUSE_SECONDS if self._due else _IDLE_SECONDS

@@ -20,17 +20,17 @@ from autoscaler.child_launcher import module_command, run_child
 from serving.artifacts.prepare import to_serving_error
 from serving.artifacts.shared_versions import (
     SILENCE_SECONDS,
-    CodeEnvironment,
     FetchRequest,
+    InstallSettings,
     ListRequest,
     LocalFiles,
     PublishRequest,
     RemoveRequest,
     SharingReport,
     SharingRequest,
-    list_local_files,
     make_relative,
     read_local_files,
+    refresh_used_files,
 )
 from serving.artifacts.trusted_sources import parse_local_folder
 from serving.config import ServeConfig
@@ -91,7 +91,7 @@ class VersionSharing:
         folder = self._folder / record.uid
         local = self._local.get(record.uid)
         if local is None or local.pack != deployed.pack:
-            local = self._expect_files(record, deployed)
+            local = self._derive_local_files(record, deployed)
         here = msgspec.structs.replace(
             deployed,
             model_dir=str(folder / "model"),
@@ -129,9 +129,9 @@ class VersionSharing:
                 folder=str(folder),
                 uri=f"{self._uri}/{record.uid}",
                 local=local,
-                code=self._describe_code_environment(record),
+                code=self._describe_install_settings(record),
             )
-            local = await self._run_for_files(request)
+            local = await self._run_transfer(request)
         self._set_local(record.uid, local)
         return local.pack
 
@@ -155,7 +155,7 @@ class VersionSharing:
                 raise
         return self.localize(record)
 
-    async def has_files(self, record: VersionRecord) -> bool:
+    async def can_publish(self, record: VersionRecord) -> bool:
         """Whether the version can be packed here: its files were made, or unpacked, by this server."""
         deployed, folder = record.deployed, self._folder / record.uid
         if deployed is None:
@@ -174,7 +174,7 @@ class VersionSharing:
 
         Only what has one of the `packs`, by uid and digest; `is_evictable` is asked with the uid just before.
         """
-        kept = await self._threads.run(list_local_files, self._folder, in_use)
+        kept = await self._threads.run(refresh_used_files, self._folder, in_use)
         excess = sum(files.local.bytes for files in kept) - self._config.shared_versions_bytes
         for files in kept:
             if excess <= 0:
@@ -226,12 +226,12 @@ class VersionSharing:
         if local is None or local.pack != deployed.pack:
             async with self._transfers:
                 began = time.monotonic()
-                local = await self._run_for_files(
+                local = await self._run_transfer(
                     FetchRequest(
                         folder=str(folder),
                         uri=f"{self._uri}/{record.uid}",
-                        local=self._expect_files(record, deployed),
-                        code=self._describe_code_environment(record),
+                        local=self._derive_local_files(record, deployed),
+                        code=self._describe_install_settings(record),
                         image=record.version.container.image if record.version.container else "",
                         image_id=deployed.image,
                         engine=find_engine(self._config.container_engine),
@@ -241,7 +241,7 @@ class VersionSharing:
         self._set_local(record.uid, local)
         return local
 
-    def _expect_files(self, record: VersionRecord, deployed: DeploymentInfo) -> LocalFiles:
+    def _derive_local_files(self, record: VersionRecord, deployed: DeploymentInfo) -> LocalFiles:
         """What of a version's pack holds on this server, by the paths that it had on another."""
         return LocalFiles(
             deployed.pack,
@@ -256,9 +256,9 @@ class VersionSharing:
         # Of another server, which has it elsewhere.
         return self._interpreters.find_interpreter(record.version.runtime_version) or sys.executable
 
-    def _describe_code_environment(self, record: VersionRecord) -> CodeEnvironment:
+    def _describe_install_settings(self, record: VersionRecord) -> InstallSettings:
         config = self._config
-        return CodeEnvironment(
+        return InstallSettings(
             self._interpreters.find_interpreter(record.version.runtime_version),
             record.version.runtime_version,
             str(config.state_dir / "cache"),
@@ -273,7 +273,7 @@ class VersionSharing:
             self._local[uid] = local
             self._known_bytes += local.bytes
 
-    async def _run_for_files(self, request: SharingRequest) -> LocalFiles:
+    async def _run_transfer(self, request: SharingRequest) -> LocalFiles:
         local = (await self._run(request)).local
         if local is None:
             raise Internal("The process that shares files of versions gave no result.")

@@ -69,7 +69,7 @@ class Watchdog:
         self._checked_at = clock()
         self._watched: dict[str, _WatchedNode] = {}
 
-    def node_changed(self, node: Node) -> None:
+    def on_node_changed(self, node: Node) -> None:
         """A listener of the pool. Only READY nodes are watched: others have limits of their own."""
         if node.state is NodeState.READY and len(node.read_counters()) == NODE_BYTES:
             self._watched[node.id] = _WatchedNode(node)
@@ -96,7 +96,7 @@ class Watchdog:
         call = as_cells(memoryview(node.read_counters()))[NODE_CALL]
         reading = LivenessReading(call=call, silent=watched.silent)
         if reading.silent and not reading.call:
-            seconds -= self._starved_since(watched)
+            seconds -= self._take_starved_seconds(watched)
         watched.stall = update_stall(watched.stall, reading, max(0.0, seconds))
         if reason := describe_hang(watched.stall, self._limits):
             self._pool.kill_hung(node, f"The node was killed: {reason}.")
@@ -107,11 +107,11 @@ class Watchdog:
         client = self._find_client(watched.node)
         if client is not None and client.is_connected:
             watched.silent = True
-            self._starved_since(watched)
+            self._take_starved_seconds(watched)
             client.ping(watched)
 
-    def _starved_since(self, watched: _WatchedNode) -> float:
+    def _take_starved_seconds(self, watched: _WatchedNode) -> float:
         """Seconds that the node waited for a processor since the last call of this: it could not reply."""
         before = watched.starved
-        watched.starved = self._pool.starved_seconds(watched.node)
+        watched.starved = self._pool.run_delay_seconds(watched.node)
         return watched.starved - before

@@ -39,7 +39,7 @@ class ErrorStreak:
         )
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether another try would not help."""
         return self.failures > len(self.delays)
 

@@ -60,14 +60,14 @@ class TimeLimits(NamedTuple):
     running: float = 0.0
 
 
-class Deadline(NamedTuple):
+class JobDeadline(NamedTuple):
     """When a job is cancelled, and why."""
 
     time: datetime.datetime
     reason: str
 
 
-def find_deadline(record: JobRecord, limits: TimeLimits) -> Deadline | None:
+def find_deadline(record: JobRecord, limits: TimeLimits) -> JobDeadline | None:
     """The next one of a job. Waiting ends with the first time that a job is RUNNING, for good."""
     since, seconds, field, verb = (
         (record.run_time, limits.running, "maxRunningTime", "ran")
@@ -81,7 +81,7 @@ def find_deadline(record: JobRecord, limits: TimeLimits) -> Deadline | None:
     except OverflowError:  # after the year 9999
         return None
     reason = f"The job was cancelled: it {verb} for longer than scheduling.{field} allows, {seconds:g}s."
-    return Deadline(time, reason)
+    return JobDeadline(time, reason)
 
 
 class ForkPlan(NamedTuple):
@@ -149,7 +149,7 @@ class JobKind(NewJobRules, Protocol):
         Raises InvalidArgument, FailedPrecondition or Unimplemented.
         """
 
-    async def try_output(self, job: Job) -> None:
+    async def check_output_writable(self, job: Job) -> None:
         """Try whether a new job can write where it is to write. Raises a ServingError naming the field."""
 
     def find_time_limits(self, job: Job) -> TimeLimits:
@@ -195,13 +195,13 @@ class JobKind(NewJobRules, Protocol):
     def add_details(self, record: JobRecord) -> JobRecord:
         """Add to the output what is kept elsewhere, to be shown."""
 
-    def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
+    def iter_extra_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         """Lines that processes have written elsewhere than to stderr, from a time on, in order.
 
         The time is in microseconds since the epoch. Blocks.
         """
 
-    def read_last_lines(self, folder: Path, count: int) -> Sequence[str]:
+    def read_last_extra_lines(self, folder: Path, count: int) -> Sequence[str]:
         """The texts of the last of these lines. Blocks."""
 
     def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ class JobProcesses:
         self._none_starts.set()
 
     @contextlib.asynccontextmanager
-    async def add(
+    async def track(
         self, start: contextlib.AbstractAsyncContextManager[RunningChild]
     ) -> AsyncGenerator[RunningChild]:
         """Start a process, and know it until it is gone."""
@@ -102,7 +102,7 @@ class JobProcessLauncher:
         async with contextlib.AsyncExitStack() as running:
             with log.open() as stderr:
                 start = self._start_process(attempt, stderr)
-                child = await running.enter_async_context(self.processes.add(start))
+                child = await running.enter_async_context(self.processes.track(start))
             stopping = asyncio.create_task(_stop_when_set(stop, child))
             try:
                 ending = await self._read_reports(child, attempt, on_report)

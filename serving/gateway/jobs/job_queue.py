@@ -24,10 +24,10 @@ from serving.gateway.jobs.error_streak import ErrorStreak, explain_error
 from serving.gateway.jobs.job_kind import (
     SCRATCH_FOLDER,
     AttemptResult,
-    Deadline,
     FailedAttempt,
     ForkPlan,
     JobAttempt,
+    JobDeadline,
     JobKind,
     LostProcess,
     SucceededAttempt,
@@ -93,7 +93,7 @@ class _ActiveJob:
     task: asyncio.Task[None] | None = None
 
 
-def _share_with_none() -> None:
+def _find_no_server() -> None:
     return None
 
 
@@ -123,7 +123,7 @@ class JobQueue:
         max_versions: int = 0,
         timing: JobTiming | None = None,
         fetch_files: FetchFiles | None = None,
-        find_server: Callable[[], JobServer | None] = _share_with_none,
+        find_server: Callable[[], JobServer | None] = _find_no_server,
         log_copies: LogCopies | None = None,
     ) -> None:
         self._catalog = catalog
@@ -160,7 +160,7 @@ class JobQueue:
     def resume(self) -> None:
         """Start work; what a stop or a kill has interrupted comes first."""
         self._accepting = True
-        self.fail_orphaned_jobs(self._catalog.state)
+        self.fail_jobs_missing_version(self._catalog.state)
         self.start_due_jobs()
 
     def start_due_jobs(self) -> None:
@@ -178,12 +178,12 @@ class JobQueue:
         for name, kind in self.kinds.items():
             for record in kind.choose_due(waiting[name], self._list_running(kind)):
                 self._start_work(record, holds_slot=True)
-        self._watch_time_limits()
+        self._set_limit_timer()
 
     async def check_new_job(self, kind: JobKind, job: Job) -> None:
         """Raises a ServingError for what this server does not allow a new job, or cannot do for it."""
         await self.check_settings(kind, job)
-        await kind.try_output(job)
+        await kind.check_output_writable(job)
 
     async def check_settings(self, kind: JobKind, job: Job) -> None:
         """Raises what `JobKind.check_settings` raises."""
@@ -195,12 +195,12 @@ class JobQueue:
         await self._stop_process(record)
         return record
 
-    def fail_orphaned_jobs(self, state: CatalogState) -> None:
+    def fail_jobs_missing_version(self, state: CatalogState) -> None:
         """Mark jobs failing whose version is gone in the new state."""
         if not self._accepting:
             return
         for record in rules.list_unfinished_jobs(state):
-            if record.target is None or rules.is_ending(record) or rules.find_target_version(state, record):
+            if record.target is None or rules.is_ending(record) or rules.find_used_version(state, record):
                 continue
             # If it fails, the next change of the state retries it.
             self._supervisor.start_task("job", self._fail_for_deleted_version(record), title=record.name)
@@ -283,7 +283,7 @@ class JobQueue:
 
     # ---- time limits
 
-    def _watch_time_limits(self) -> None:
+    def _set_limit_timer(self) -> None:
         """Wake up when the next job has waited or run for as long as it may."""
         if self._limit_timer is not None:
             self._limit_timer.cancel()
@@ -293,7 +293,7 @@ class JobQueue:
             seconds = min(max(0.0, (min(deadlines) - now).total_seconds()), _MAX_TIMER_SECONDS)
             self._limit_timer = asyncio.get_running_loop().call_later(seconds, self._start_cancelling)
 
-    def _list_deadlines(self) -> list[tuple[JobRecord, Deadline]]:
+    def _list_deadlines(self) -> list[tuple[JobRecord, JobDeadline]]:
         unfinished = rules.list_unfinished_jobs(self._catalog.state)
         found = (
             (record, find_deadline(record, self.kinds[record.kind].find_time_limits(record.job)))
@@ -307,13 +307,13 @@ class JobQueue:
             self._supervisor.start_task("job", self._cancel_overdue(), title="time limits")
 
     async def _cancel_overdue(self) -> None:
-        self._catalog.enter_work()
+        self._catalog.set_work_fence()
         now = datetime.datetime.now(datetime.UTC)
         for record, deadline in self._list_deadlines():
             if deadline.time <= now:
                 change = self._catalog.change_with_retry
                 await self._stop_process(await change(rules.cancel_job, record.name, deadline.reason))
-        self._watch_time_limits()
+        self._set_limit_timer()
 
     # ---- progress
 
@@ -360,13 +360,13 @@ class JobQueue:
         kind, folder = self.kinds[record.kind], folder or self._folder / record.uid
         begin = int(datetime.datetime.fromisoformat(record.job.create_time).timestamp()) * 1_000_000
         written = parse_log_lines(JobLog(folder / LOG_FILE).read_text(), begin, kind.log_task, place=place)
-        others = kind.iter_log_lines(folder, since)
+        others = kind.iter_extra_log_lines(folder, since)
         return heapq.merge(written, others, key=lambda line: (line.time, line.number))
 
     def read_last_lines(self, record: JobRecord, count: int, folder: Path | None = None) -> Sequence[str]:
         """The texts of the last lines of the log, or of a copy of it in `folder`. Blocks."""
         folder = folder or self._folder / record.uid
-        others = self.kinds[record.kind].read_last_lines(folder, count)
+        others = self.kinds[record.kind].read_last_extra_lines(folder, count)
         return [*JobLog(folder / LOG_FILE).read_tail(count), *others][-count:]
 
     def _find_attempt(self, record: JobRecord) -> JobAttempt | None:
@@ -389,12 +389,12 @@ class JobQueue:
         return sorted(found, key=operator.attrgetter("number"))
 
     async def _fail_for_deleted_version(self, record: JobRecord) -> None:
-        self._catalog.enter_work()
+        self._catalog.set_work_fence()
         reason = (
             f"The version {record.target} was deleted while the job was using it. Submit the job again, "
             "under another id, with a version that is there."
         )
-        await self._stop_process(await self._catalog.change(rules.mark_failing, record.name, reason))
+        await self._stop_process(await self._catalog.change(rules.fail_job, record.name, reason))
 
     async def _stop_process(self, record: JobRecord) -> None:
         """End what works on a job that is ending, and write down why."""
@@ -408,21 +408,21 @@ class JobQueue:
             await self._threads.run(self.job_log(record).add_note, reason)
 
     async def _run_job(self, name: str, running: _ActiveJob) -> None:
-        self._catalog.enter_work()
+        self._catalog.set_work_fence()
         no_errors = streak = ErrorStreak(self._timing.error_delays)
         try:
             while not (record := self._catalog.state.jobs[name]).has_ended:
                 try:
-                    if streak.is_over:
+                    if streak.is_exhausted:
                         await self._give_up(record, streak)
                     else:
                         await self._advance_job(record, running)
                     streak = no_errors
                 except Exception as error:
-                    was_over, streak = streak.is_over, streak.add(error)
+                    was_over, streak = streak.is_exhausted, streak.add(error)
                     self._supervisor.report_error("job", error, f"{name}; {streak.errors} in a row")
-                    if was_over or not streak.is_over:
-                        await _pause(running, streak.delay)
+                    if was_over or not streak.is_exhausted:
+                        await _wait_after_error(running, streak.delay)
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
             # What is left if it fails is removed at the next start of the server.
             await self._threads.run(self._remove_work_files, record.uid)
@@ -438,23 +438,23 @@ class JobQueue:
         if rules.is_ending(record):
             leftovers = self.kinds[record.kind].describe_leftovers(record)
             note = f"{leftovers}: {streak.reason}" if leftovers else ""
-            await change(rules.finish_job, record.name, note)
+            await change(rules.end_stopped_job, record.name, note)
             return
         reason = (
             f"The server failed at this job {streak.failures} times in a row: {streak.reason.rstrip('.')}. "
             "That is no fault of the job. The server's log tells more; submit the job again, under another "
             "id, when the cause is mended."
         )
-        await self._stop_process(await change(rules.mark_failing, record.name, reason))
+        await self._stop_process(await change(rules.fail_job, record.name, reason))
 
     async def _advance_job(self, record: JobRecord, running: _ActiveJob) -> None:
         if rules.is_ending(record):
             await self._catalog.change(rules.record_server, record.name, self._find_server())
             note = await self._clean_up(record)
-            await self._catalog.change(rules.finish_job, record.name, note)
+            await self._catalog.change(rules.end_stopped_job, record.name, note)
             return
-        await self._wait_before_retry(record, running)
-        if record.target is not None and rules.find_target_version(self._catalog.state, record) is None:
+        await self._wait_after_lost_attempt(record, running)
+        if record.target is not None and rules.find_used_version(self._catalog.state, record) is None:
             await self._fail_for_deleted_version(record)
             return
         output = self.kinds[record.kind].build_next_output(record)
@@ -463,15 +463,15 @@ class JobQueue:
             return
         await self._record_attempt_result(record, running, await self._run_attempt(record, running))
 
-    async def _wait_before_retry(self, record: JobRecord, running: _ActiveJob) -> None:
+    async def _wait_after_lost_attempt(self, record: JobRecord, running: _ActiveJob) -> None:
         """Wait after a lost attempt, unless the job is ending."""
         if record.lost:
             pauses = self._timing.retry_delays
-            await _wait(running.stop, pauses[min(record.lost, len(pauses)) - 1])
+            await _wait_for_stop(running.stop, pauses[min(record.lost, len(pauses)) - 1])
 
     async def _run_attempt(self, record: JobRecord, running: _ActiveJob) -> AttemptResult:
         kind = self.kinds[record.kind]
-        version = rules.find_target_version(self._catalog.state, record)
+        version = rules.find_used_version(self._catalog.state, record)
         try:
             await self.check_settings(kind, record.job)
             if version is not None and self._fetch_files is not None:
@@ -596,12 +596,12 @@ class JobQueue:
             # That is no reason to end the attempt.
             logger.exception("the progress of %s cannot be written down", record.name)
         if attempt.is_running:
-            self._watch_time_limits()
+            self._set_limit_timer()
 
     async def _clean_up(self, record: JobRecord) -> str:
         """Remove what the job's attempts have left behind; returns a note for its owner if some remains."""
         kind, folder = self.kinds[record.kind], self._folder / record.uid
-        attempt = kind.create_cleanup(record, rules.find_target_version(self._catalog.state, record), folder)
+        attempt = kind.create_cleanup(record, rules.find_used_version(self._catalog.state, record), folder)
         if attempt is None:
             return ""
         launcher = self._create_launcher(kind, _CLEANUP_SILENCE_SECONDS)
@@ -633,15 +633,15 @@ class JobQueue:
 async def _ignore_report() -> None: ...
 
 
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
+async def _wait_for_stop(stop: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
 
 
-async def _pause(running: _ActiveJob, seconds: float) -> None:
+async def _wait_after_error(running: _ActiveJob, seconds: float) -> None:
     """Wait before another try; not longer than until the job is told to end."""
     if running.stop.is_set():
         await asyncio.sleep(seconds)
     else:
-        await _wait(running.stop, seconds)
+        await _wait_for_stop(running.stop, seconds)

@@ -55,7 +55,7 @@ class LogCopies:
 
     async def copy(self, record: JobRecord, own: JobServer) -> None:
         """Copy what this server has of a job's log, unless that is done already. Logs what goes wrong."""
-        found = find_stay(record, own.id)
+        found = find_job_server(record, own.id)
         folder = self._folder / record.uid
         if found is None or await self._threads.run(_is_copied, folder, found):
             return
@@ -67,7 +67,7 @@ class LogCopies:
 
     async def fetch(self, record: JobRecord, server: JobServer, seconds: float) -> Path | None:
         """The folder with a copy of what a server has of a job's log; None if there is none in this time."""
-        found = find_stay(record, server.id)
+        found = find_job_server(record, server.id)
         if found is None:
             return None
         target = self._folder / record.uid / COPIES_FOLDER / f"{found.id}.{found.attempt}"
@@ -127,7 +127,7 @@ class LogCopies:
         return report
 
 
-def find_stay(record: JobRecord, server: str) -> JobServer | None:
+def find_job_server(record: JobRecord, server: str) -> JobServer | None:
     """The last time that a job was worked on at a server; None if it never was."""
     return next((one for one in reversed(record.servers) if one.id == server), None)
 

@@ -37,7 +37,7 @@ class LogPart(msgspec.Struct, frozen=True):
     is_last: bool
 
 
-def list_entry_fields(record: JobRecord) -> dict[str, str]:
+def build_entry_fields(record: JobRecord) -> dict[str, str]:
     """The fields that all entries of a job have."""
     project = record.name.split("/")[1]
     return {
@@ -63,7 +63,7 @@ def select_lines(lines: Iterable[JobLogLine], record: JobRecord, query: LogQuery
 
     Raises InvalidArgument for its filter.
     """
-    matches = LogFilter.from_text(query.filter).build_matcher(list_entry_fields(record))
+    matches = LogFilter.from_text(query.filter).build_matcher(build_entry_fields(record))
     after = query.after
     if query.descending:
         asked = (line for line in lines if after is None or position_of(line, record) < after)

@@ -38,7 +38,7 @@ from serving.gateway.state.records import JobRecord, JobServer
 class PeerAsker(Protocol):
     """The other servers of the database; see `serving.gateway.server_peers`."""
 
-    def find_worker(self) -> JobServer | None:
+    def find_work_owner(self) -> JobServer | None:
         """The other server that does the work, as far as this one knows."""
 
     async def ask(self, server: str, question: bytes, seconds: float) -> bytes | None:
@@ -75,7 +75,7 @@ class SharedJobReader:
             return {**self._local.render_progress(record), "log": await self._read_end(record, seconds)}
         if self._owns_work():
             return await self._local.read_progress(record)
-        worker = None if self._peers is None else self._peers.find_worker()
+        worker = None if self._peers is None else self._peers.find_work_owner()
         if worker is not None:
             answer = await self._ask(worker, ProgressQuestion(record.name, record.uid), seconds)
             if answer is not None:
@@ -101,7 +101,7 @@ class SharedJobReader:
         found = [part for part in parts if part is not None]
         if not found:
             raise Unavailable(f"The log of {record.name} is {_explain_missing(missing)}")
-        notes = _mark_missing(record, {server.id for server in missing})
+        notes = _build_missing_notes(record, {server.id for server in missing})
         return [*found, select_lines(notes, record, query)]
 
     async def find_models(self, record: JobRecord, trial: str, seconds: float) -> FoundModels:
@@ -161,7 +161,7 @@ class SharedJobReader:
         return own is not None and own.id == server.id
 
 
-def _mark_missing(record: JobRecord, missing: Collection[str]) -> Sequence[JobLogLine]:
+def _build_missing_notes(record: JobRecord, missing: Collection[str]) -> Sequence[JobLogLine]:
     """A line where the lines of a missing server end, or where they begin if it was the last."""
     notes: list[JobLogLine] = []
     for server, following in itertools.zip_longest(record.servers, record.servers[1:]):

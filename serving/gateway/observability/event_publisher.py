@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from autoscaler.pools import Node, NodeSpec, NodeState
 from autoscaler.version_scaler import ScalingEvent
-from serving.errors import make_sendable
+from serving.errors import sanitize_text
 from serving.gateway.observability.event_stream import EventKind, EventStream, Occurrence
 from serving.gateway.state.catalog_state import Commit
 from serving.gateway.state.records import JobRecord, ModelRecord, OperationRecord, Record, VersionRecord
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 _MOST_CHARACTERS: Final = 500
 
 
-class Change(enum.StrEnum):
+class ChangeKind(enum.StrEnum):
     CREATED = "created"
     CHANGED = "changed"
     DELETED = "deleted"
@@ -78,7 +78,9 @@ def _describe_deployable(
 ) -> Iterator[Occurrence]:
     known = commit.before
     before = known.versions.get(name) if isinstance(name, VersionName) else known.models.get(name)
-    change = Change.CREATED if before is None else Change.DELETED if after is None else Change.CHANGED
+    change = (
+        ChangeKind.CREATED if before is None else ChangeKind.DELETED if after is None else ChangeKind.CHANGED
+    )
     match before, after:
         case (VersionRecord() as old, VersionRecord() as new) if _get_shown(old) == _get_shown(new):
             return
@@ -94,7 +96,7 @@ def _get_shown(record: VersionRecord) -> tuple[object, ...]:
     return record.uid, version.etag, version.state, version.error_message
 
 
-def _render_version(record: VersionRecord, change: Change) -> Json:
+def _render_version(record: VersionRecord, change: ChangeKind) -> Json:
     version = record.version
     fields: Json = {"version": str(record.name), "change": change.value}
     if version.state is not None:
@@ -104,7 +106,7 @@ def _render_version(record: VersionRecord, change: Change) -> Json:
     return fields
 
 
-def _render_model(record: ModelRecord, change: Change) -> Json:
+def _render_model(record: ModelRecord, change: ChangeKind) -> Json:
     fields: Json = {"model": str(record.name), "change": change.value}
     if record.default:
         fields["defaultVersion"] = f"{record.name}/versions/{record.default}"
@@ -142,4 +144,4 @@ def _describe_job(before: JobRecord | None, after: JobRecord) -> Iterator[Occurr
 
 
 def _shorten(text: str) -> str:
-    return make_sendable(text, _MOST_CHARACTERS)
+    return sanitize_text(text, _MOST_CHARACTERS)

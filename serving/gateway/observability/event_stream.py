@@ -131,7 +131,7 @@ class EventStream:
         if len(self._events) > self._kept:
             self._forgotten_id = self._events.popleft().id
             # They hold no place any more, even if their clients never read why.
-            self._readers -= {one for one in self._readers if not self.is_known(one.position)}
+            self._readers -= {one for one in self._readers if not self.has_all_after(one.position)}
 
     def check_room(self) -> None:
         """Raises LimitReached while there are too many readers, Unavailable once the server stops."""
@@ -162,7 +162,7 @@ class EventStream:
         newer = itertools.takewhile(lambda event: event.id > event_id, reversed(self._events))
         return list(newer)[::-1][:_MOST_AT_ONCE]
 
-    def is_known(self, event_id: int) -> bool:
+    def has_all_after(self, event_id: int) -> bool:
         """Whether all events after this id are kept; no id is higher than the last one."""
         return self._forgotten_id <= event_id <= self._last_id
 
@@ -179,7 +179,7 @@ class EventReader:
     def __init__(self, stream: EventStream, after: int | None) -> None:
         self._stream = stream
         self._news = asyncio.Event()
-        self.has_gap = after is not None and not stream.is_known(after)
+        self.has_gap = after is not None and not stream.has_all_after(after)
         if after is None:
             self.position = stream.create_id()
         else:
@@ -205,7 +205,7 @@ class EventReader:
                 await self._news.wait()
         if self._stream.is_closed:
             raise ReadingEndedError("stopping", "The server is stopping.")
-        if not self._stream.is_known(self.position):
+        if not self._stream.has_all_after(self.position):
             raise ReadingEndedError("slow", "The reader was too slow: events are gone that it has not read.")
         events = self._stream.read_after(self.position)
         self.position = events[-1].id if events else self._stream.create_id()

@@ -82,7 +82,7 @@ class VersionHistory:
         self.totals: array[int] | None = None
 
     @property
-    def last(self) -> int:
+    def last_second(self) -> int:
         """When it was last written or read."""
         return self._last
 

@@ -80,7 +80,7 @@ class HistoryRecorder:
         history = self._histories.get(uid)
         return [] if history is None else history.read(GRAINS[0], self._recorded_at, _MINUTE)[1]
 
-    def read_phase_sample(self, uid: str) -> tuple[PhaseSample, float] | None:
+    def read_older_sample(self, uid: str) -> tuple[PhaseSample, float] | None:
         """The sums of some minutes ago, and how many seconds ago that was; None where all is more recent."""
         samples = self._samples.get(uid)
         return None if samples is None else (samples[0], self._recorded_at - samples[0].at)
@@ -108,7 +108,9 @@ class HistoryRecorder:
         self._awake, self._recorded_at = awake, now
         if now >= self._forgetting_at:
             self._forgetting_at = now + _FORGOTTEN_AFTER
-            kept = {uid: one for uid, one in self._histories.items() if now - one.last < _FORGOTTEN_AFTER}
+            kept = {
+                uid: one for uid, one in self._histories.items() if now - one.last_second < _FORGOTTEN_AFTER
+            }
             self._histories = kept
             self._samples = {uid: one for uid, one in self._samples.items() if uid in kept}
 

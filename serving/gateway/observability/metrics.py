@@ -102,7 +102,7 @@ class Metrics:
         self._rendered_starts: tuple[object, bytes] = (None, b"")
         self._phases = _PhaseTextCache()
 
-    def node_changed(self, node: Node) -> None:
+    def on_node_changed(self, node: Node) -> None:
         """A listener of the pool."""
         if node.state is NodeState.GONE:
             self._stats.absorb_node(node)
@@ -203,7 +203,9 @@ class Metrics:
             if version.nodes
         }
         pilot_memory = {pilot.key: measure(pilot.pids) for pilot in snapshot.pilots}
-        snapshot = replace(snapshot, memory=_drop_unknown(memory), pilot_memory=_drop_unknown(pilot_memory))
+        snapshot = replace(
+            snapshot, memory=_drop_unmeasured(memory), pilot_memory=_drop_unmeasured(pilot_memory)
+        )
         # Start histograms are most of the text, and change only when a node starts.
         key = (changes, [name for name, _ in starts])
         if self._rendered_starts[0] != key:
@@ -260,7 +262,7 @@ def _new_start_histogram() -> prometheus_client.Histogram:
     )
 
 
-def _drop_unknown(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUsage]:
+def _drop_unmeasured(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUsage]:
     return {key: memory for key, memory in found.items() if memory is not None}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from serving.errors import LimitReached, ServingError, http_status
 from serving.gateway.audit.audit_log import AuditLog
-from serving.gateway.audit.endpoint_audit import audit_prediction, status_from_response
+from serving.gateway.audit.endpoint_audit import record_prediction, status_from_response
 from serving.gateway.audit.log_entry import CallStatus, status_from_error
 from serving.gateway.observability.prediction_stats import PredictionStats
 from serving.gateway.observability.request_log import RequestLog
@@ -81,7 +81,7 @@ class PredictionObservers:
             )
 
     def _audit(self, prediction: ObservedPrediction, status: CallStatus) -> None:
-        audit_prediction(
+        record_prediction(
             self.audit,
             prediction.method,
             prediction.scope,

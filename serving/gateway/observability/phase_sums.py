@@ -33,7 +33,7 @@ class PhaseSums(NamedTuple):
     all: dict[str, PhaseSum]
     started: dict[str, PhaseSum]
 
-    def without_starts(self, name: str) -> PhaseSum:
+    def subtract_started(self, name: str) -> PhaseSum:
         """A phase of the requests that met a ready node."""
         whole, cold = self.all.get(name, PhaseSum()), self.started.get(name, PhaseSum())
         return PhaseSum(whole.requests - cold.requests, max(0.0, whole.seconds - cold.seconds))

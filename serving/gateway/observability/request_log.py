@@ -269,7 +269,7 @@ class RequestLog:
             for queue in self._queues.values()
         ]
 
-    async def get_stats(self) -> dict[str, int]:
+    async def sum_counts(self) -> dict[str, int]:
         """The sums over all destinations: sampled = sent + waiting + dropped."""
         total = sum((logged.counts for logged in await self.get_counts()), JournalCounts())
         return {
@@ -303,7 +303,7 @@ class RequestLog:
             self._writer.ensure_started()
         before = sum(write.size for write in writes)
         try:
-            error = await self._in_thread(lambda: _write_all(writes))
+            error = await self._in_thread(lambda: _write_pending(writes))
         finally:
             self._held_bytes += sum(write.size for write in writes) - before
             for write in writes:
@@ -342,7 +342,7 @@ class _PendingWrite:
         return sum(batch.size for batch in self.batches)
 
 
-def _write_all(writes: Sequence[_PendingWrite]) -> OSError | None:
+def _write_pending(writes: Sequence[_PendingWrite]) -> OSError | None:
     """Append each to its journal; returns the last error."""
     failure: OSError | None = None
     for write in writes:
@@ -351,7 +351,7 @@ def _write_all(writes: Sequence[_PendingWrite]) -> OSError | None:
             while write.batches:
                 appender.append(write.batches[0])
                 del write.batches[0]
-            appender.drop(write.dropped)
+            appender.count_dropped(write.dropped)
             write.dropped = 0
             write.counts = appender.checkpoint()
         except OSError as error:

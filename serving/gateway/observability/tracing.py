@@ -183,7 +183,7 @@ class SpanCounts:
     def waiting(self) -> int:
         return self.taken - self.sent - self.failed
 
-    def get_final_counts(self) -> Mapping[str, int]:
+    def get_result_counts(self) -> Mapping[str, int]:
         return {"sent": self.sent, "failed": self.failed, "dropped": self.dropped}
 
 

@@ -146,7 +146,7 @@ def _describe_node(wait: RecordedWait) -> Iterator[str]:
     phases = wait.phases
     waited = sum(phases.get(name, 0.0) for name in WAIT_PHASES)
     if any(phases.get(name) for name in WAIT_PHASES[1:]):
-        parts = _list_parts(phases, _START_WORDS, least=waited / 100)
+        parts = _join_parts(phases, _START_WORDS, least=waited / 100)
         kind = "forked" if wait.forked else "cold"
         yield f"Waited {format_milliseconds(waited)} for the {kind} start of a node: {parts}."
     elif waited:
@@ -158,11 +158,11 @@ def _describe_node(wait: RecordedWait) -> Iterator[str]:
 
 
 def _describe_rest(wait: RecordedWait) -> Iterator[str]:
-    if parts := _list_parts(wait.phases, _NODE_WORDS, least=wait.seconds / 100):
+    if parts := _join_parts(wait.phases, _NODE_WORDS, least=wait.seconds / 100):
         yield f"Then {parts}."
 
 
-def _list_parts(phases: Mapping[str, float], words: Mapping[str, str], *, least: float) -> str:
+def _join_parts(phases: Mapping[str, float], words: Mapping[str, str], *, least: float) -> str:
     """The phases that took so many seconds, in the order of the words."""
     found = [
         f"{format_milliseconds(phases[name])} {text}"

@@ -144,7 +144,7 @@ class NodeConnection(FrameProtocol):
             on_freed()
         self.on_frames_read()
 
-    def on_drain(self) -> None:
+    def on_writable(self) -> None:
         releases, self._unwritten_releases = self._unwritten_releases, []
         for release in releases:
             release()

@@ -36,7 +36,7 @@ from serving.gateway.proxy.observation import (
 )
 from serving.gateway.proxy.peers.hop import Hop
 from serving.gateway.proxy.peers.peer_client import PeerClient
-from serving.gateway.proxy.peers.peer_protocol import ForwardedHead, encode_head
+from serving.gateway.proxy.peers.peer_protocol import HopHead, encode_head
 from serving.gateway.proxy.rate_limits import PredictionLimits
 from serving.gateway.proxy.retry import RetryingSender
 from serving.gateway.proxy.route import PredictionRoute, parse_route
@@ -50,7 +50,7 @@ from serving.gateway.proxy.timeouts import (
     deadline_exceeded_error,
     drop_tracebacks,
 )
-from serving.gateway.request_context import get_caller, identify_request, set_request_id
+from serving.gateway.request_context import choose_request_id, get_caller, set_request_id
 from serving.http_headers import (
     CONTENT_ENCODING,
     REQUEST_ID,
@@ -142,7 +142,7 @@ class PredictionProxy:
         """Respond with an error; before `on_request_head` the observer is not called."""
         proxied: ProxiedRequest | None = request.state
         if proxied is None:
-            request.respond_error(error, ((REQUEST_ID, identify_request(request.head)),))
+            request.respond_error(error, ((REQUEST_ID, choose_request_id(request.head)),))
         else:
             proxied.refuse(error)
 
@@ -187,16 +187,16 @@ class PredictionProxy:
     def release_bytes(self, size: int) -> None:
         self.held_bytes -= size
 
-    def close_node(self, node: Node) -> None:
+    def close_node_client(self, node: Node) -> None:
         """Close the connection to a node that is gone."""
         client = self.node_clients.pop(node.id, None)
         if client is not None:
             client.close()
 
-    def start_retry(self, request: ProxiedRequest, lost_lease: Lease | None = None) -> None:
+    def start_slow_path(self, request: ProxiedRequest, lost_lease: Lease | None = None) -> None:
         """Go on in a task. `lost_lease`: of a node that was lost with the request, and not yet released."""
         request.retry_deadline = deadline = Deadline(request.deadline, request.timeout)
-        self._start_task(self._run_retry(request, deadline, lost_lease))
+        self._start_task(self._run_slow_path(request, deadline, lost_lease))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -228,7 +228,9 @@ class PredictionProxy:
             raise client_gone_error()
         request.retry_deadline = None
 
-    async def _run_retry(self, request: ProxiedRequest, deadline: Deadline, lost_lease: Lease | None) -> None:
+    async def _run_slow_path(
+        self, request: ProxiedRequest, deadline: Deadline, lost_lease: Lease | None
+    ) -> None:
         try:
             reply = await self._retrying_sender.send(request, deadline, lost_lease)
         except ServingError as error:
@@ -253,7 +255,7 @@ class PredictionProxy:
 class ProxiedRequest:
     """One prediction request, from its head to its reply.
 
-    `find_target` sets `target`, `dispatch` sets `timeout` and `deadline`, and on the fast path `_lease` and
+    `update_target` sets `target`, `dispatch` sets `timeout` and `deadline`, and on the fast path `_lease` and
     `_timeout_bucket`; `send` sets what follows. `retry_deadline` is set once the request is handed to the
     retry task. `needs_refresh`: its version was not found, and may be in the newest state. `losses` counts
     the nodes that were lost with the request inside, `deaths` those of them that may have died of it.
@@ -293,7 +295,7 @@ class ProxiedRequest:
         self._client_request = client_request
         self.route = route
         self._started_at = proxy.activator.clock()
-        self._request_id = identify_request(client_request.head)
+        self._request_id = choose_request_id(client_request.head)
         client_request.on_disconnect = self._on_client_gone
         tracing = proxy.observer.tracing
         if tracing is not None:
@@ -353,7 +355,7 @@ class ProxiedRequest:
             self._wants_timing = True
         self.timeout = timeout = longest if given is None else min(parse_timeout(given), longest)
         self.deadline = asyncio.get_running_loop().time() + timeout
-        target = self.find_target()  # again: it may have been deleted while the body was received
+        target = self.update_target()  # again: it may have been deleted while the body was received
         if proxy.limits is not None and self._decline is None:
             proxy.limits.acquire(target)
             self._limited_target = target
@@ -364,12 +366,12 @@ class ProxiedRequest:
                 return
         lease = proxy.activator.try_lease(target.spec)
         if lease is None:
-            proxy.start_retry(self)
+            proxy.start_slow_path(self)
             return
         client = proxy.node_clients.get(lease.node.id)
         if client is None or not client.is_connected:
             lease.release()
-            proxy.start_retry(self)
+            proxy.start_slow_path(self)
             return
         self._lease, self._is_in_node = lease, True
         self._timeout_bucket = bucket = proxy.timeouts.bucket_for(timeout)
@@ -391,7 +393,7 @@ class ProxiedRequest:
             headers = [header for header in headers if header[0] != TRACEPARENT]
             headers.append((TRACEPARENT, trace.traceparent))
         encoded = encode_head(
-            ForwardedHead(
+            HopHead(
                 method=head.method,
                 path=head.path,
                 headers=headers,
@@ -424,25 +426,25 @@ class ProxiedRequest:
     def answer_here(self) -> None:
         """Go on as if there had been no hop."""
         self._hop = None
-        self._proxy.start_retry(self)
+        self._proxy.start_slow_path(self)
 
     def fail_hop(self, error: ServingError) -> None:
         self._hop = None  # which has this request: only the collector would find them
         self.refuse(error)
 
-    def release_body(self) -> Callable[[], None]:
+    def defer_body_release(self) -> Callable[[], None]:
         """What is returned ends the count of the body, which may stay in use after the request ends."""
         size, self._held_bytes = self._held_bytes, 0
         return partial(self._proxy.release_bytes, size)
 
     # ---- inside a node
 
-    def find_target(self) -> RouteTarget:
+    def update_target(self) -> RouteTarget:
         """Find the version that answers now; raises NotFound. Called before each lease."""
         route = self.route
         self.target = target = self._proxy.routing_table.find_target(route.target_key)
         self._encoded_metadata = (
-            b"" if route.metadata is DEFAULT_METADATA else route.encode_for_version(target.name.version)
+            b"" if route.metadata is DEFAULT_METADATA else route.encode_version_metadata(target.name.version)
         )
         return target
 
@@ -475,7 +477,7 @@ class ProxiedRequest:
             return replace(reply, headers=without_server_timing(reply.headers))
         return reply
 
-    def mark_returned(self, reply: NodeReply | None, now: float) -> None:
+    def count_node_seconds(self, reply: NodeReply | None, now: float) -> None:
         """The request left the node; `reply` is None if it was lost or cancelled."""
         self._node_seconds += now - self._sent_at
         if self._trace is not None:
@@ -501,8 +503,8 @@ class ProxiedRequest:
     def on_connection_lost(self) -> None:
         self._timeout_bucket.remove(self)
         self._is_in_node = False
-        self.mark_returned(None, self._proxy.activator.clock())
-        self._proxy.start_retry(self, self._lease)
+        self.count_node_seconds(None, self._proxy.activator.clock())
+        self._proxy.start_slow_path(self, self._lease)
 
     def expire(self) -> None:
         self.cancel_in_node()
@@ -510,7 +512,7 @@ class ProxiedRequest:
         self.refuse(deadline_exceeded_error(self.timeout))
 
     def _on_client_gone(self) -> None:
-        is_late = self._client_request.is_past_deadline
+        is_late = self._client_request.left_at_deadline
         if self.retry_deadline is not None:
             self.retry_deadline.cancel(is_late=is_late)
             return
@@ -525,12 +527,12 @@ class ProxiedRequest:
 
     def cancel_in_node(self) -> None:
         """Withdraw it from the node."""
-        self._node_client.cancel(self._frame_number, self.release_body())
+        self._node_client.cancel(self._frame_number, self.defer_body_release())
 
     def _release_lease(self, reply: NodeReply | None) -> float:
         self._is_in_node = False
         now = self._lease.release()
-        self.mark_returned(reply, now)
+        self.count_node_seconds(reply, now)
         return now
 
     # ---- the reply

@@ -179,7 +179,7 @@ class ApiRateLimits:
             buckets.store_charge(project, buckets.check_charge(project, _describe_project(project), now), now)
 
 
-def rate_limited(limits: ApiRateLimits, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
+def with_rate_limits(limits: ApiRateLimits, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
     """The endpoint behind the rate limits, if its resource is in a project."""
     job = method.id == "projects.jobs.create"
 

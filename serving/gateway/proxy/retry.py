@@ -53,7 +53,7 @@ class RetryableRequest(Protocol):
     @property
     def body(self) -> bytes: ...
 
-    def find_target(self) -> RouteTarget:
+    def update_target(self) -> RouteTarget:
         """The version that answers now; raises NotFound."""
 
     def send(
@@ -62,7 +62,7 @@ class RetryableRequest(Protocol):
 
     def cancel_in_node(self) -> None: ...
 
-    def mark_returned(self, reply: NodeReply | None, now: float) -> None:
+    def count_node_seconds(self, reply: NodeReply | None, now: float) -> None:
         """The request left the node; `reply` is None if it was lost or cancelled."""
 
     def adapt_timing(self, reply: NodeReply, lease: Lease) -> NodeReply:
@@ -91,7 +91,7 @@ class RetryingSender:
             _check_deadline(deadline, lost_lease)
         while True:
             # Looked up for each attempt, right before the lease: leasing a deleted version would wake it.
-            target = request.find_target()
+            target = request.update_target()
             with translate_scaling_errors(target):
                 async with self._activator.lease(target.spec, len(request.body), deadline) as lease:
                     try:
@@ -99,7 +99,9 @@ class RetryingSender:
                     except ConnectError as error:
                         logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
                         await _wait_for_node_end(lease.node, deadline)
-                        if lease.node.state is NodeState.READY and (shortage := _find_shortage(error)):
+                        if lease.node.state is NodeState.READY and (
+                            shortage := _find_gateway_shortage(error)
+                        ):
                             raise shortage from error
                     else:
                         if reply is not None:
@@ -126,7 +128,7 @@ class RetryingSender:
         try:
             reply = await deadline.wait(callback.reply)
         except BaseException as error:
-            is_too_late = lease.waited_for_start and self._came_too_late(request, lease)
+            is_too_late = lease.waited_for_start and self._waited_too_long(request, lease)
             request.cancel_in_node()
             if isinstance(error, DeadlineExceeded) and is_too_late:
                 # The model is not slow: its node was ready too late.
@@ -136,10 +138,10 @@ class RetryingSender:
                 ) from error
             raise
         finally:
-            request.mark_returned(reply, self._activator.clock())
+            request.count_node_seconds(reply, self._activator.clock())
         return None if reply is None else request.adapt_timing(reply, lease)
 
-    def _came_too_late(self, request: RetryableRequest, lease: Lease) -> bool:
+    def _waited_too_long(self, request: RetryableRequest, lease: Lease) -> bool:
         """Whether a request whose time is over spent it in waiting for its node, and not in the model.
 
         One that the model has begun, and that may be repeated, did so if it waited for longer.
@@ -153,7 +155,7 @@ async def _handle_lost_node(request: RetryableRequest, lease: Lease, deadline: D
     """Wait until it is known how a node ended. Raises ModelFailed if the request must not be sent again."""
     logger.warning("%s: node %s hung up", request.target.name, lease.node.id)
     await _wait_for_node_end(lease.node, deadline)
-    _check_retryable(request, lease)
+    _count_loss(request, lease)
 
 
 async def _wait_for_node_end(node: Node, deadline: Deadline) -> None:
@@ -163,7 +165,7 @@ async def _wait_for_node_end(node: Node, deadline: Deadline) -> None:
             await node.gone.wait()
 
 
-def _check_retryable(request: RetryableRequest, lease: Lease) -> None:
+def _count_loss(request: RetryableRequest, lease: Lease) -> None:
     """Raises ModelFailed unless the request may be sent again after its node died.
 
     The node's mark of the request's slot says how far it got: if it is untouched, no user code has seen the
@@ -178,7 +180,7 @@ def _check_retryable(request: RetryableRequest, lease: Lease) -> None:
         raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
 
 
-def _find_shortage(error: ConnectError) -> Unavailable | None:
+def _find_gateway_shortage(error: ConnectError) -> Unavailable | None:
     """The error to respond with if the gateway lacks memory, descriptors or the like to connect."""
     return None if error.__cause__ is None else find_shortage(error.__cause__)
 

@@ -15,7 +15,12 @@ from serving.errors import ServingError
 from serving.gateway.access.access_control import predict_permission
 from serving.gateway.methods import METHODS, PREDICT_METHOD, ApiMethod
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata, encode_metadata
-from serving.protocols.addresses import ModelAddress, format_version, parse_address, version_number_error
+from serving.protocols.addresses import (
+    ModelAddress,
+    find_version_number_error,
+    parse_address,
+    to_protocol_version,
+)
 from serving.protocols.paths import PredictionPath, parse_prediction_path
 from serving.protocols.request_metadata import parse_request_metadata
 from serving.transport.request import PREDICT_SUFFIX
@@ -60,7 +65,7 @@ class PredictionRoute:
     problem: ServingError | None = None
     _encoded_metadata: dict[str, bytes] = field(default_factory=dict)
 
-    def encode_for_version(self, version: str) -> bytes:
+    def encode_version_metadata(self, version: str) -> bytes:
         """The metadata for a node of this version id; b"" if it is the default.
 
         Raises InvalidArgument if it is too long.
@@ -69,7 +74,7 @@ class PredictionRoute:
         if encoded is None:
             metadata = self.metadata
             if metadata.model:
-                metadata = msgspec.structs.replace(metadata, version=format_version(version))
+                metadata = msgspec.structs.replace(metadata, version=to_protocol_version(version))
             encoded = self._encoded_metadata[version] = encode_metadata(metadata)
         return encoded
 
@@ -141,7 +146,7 @@ def _route_by_address(
         if selector
         else str(target_key.model)
     )
-    problem = version_number_error(parsed.version) if parsed.dialect is Dialect.TENSORFLOW else None
+    problem = find_version_number_error(parsed.version) if parsed.dialect is Dialect.TENSORFLOW else None
     return PredictionRoute(
         _METHODS[parsed.dialect, parsed.verb],
         target_key,

@@ -81,7 +81,7 @@ MIGRATIONS: Sequence[Migration] = (
 )
 
 
-def open_database(file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sa.Engine:
+def open_sqlite_file(file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sa.Engine:
     """Open the state file; create or migrate it first if needed.
 
     All missing migrations run in one transaction, after a backup of the file is on disk beside it

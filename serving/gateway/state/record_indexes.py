@@ -38,7 +38,7 @@ class JobIndex:
             states[job.project, str(job.job.state)] += 1
             if job.has_ended:
                 ended.append((job.job.end_time, job.name))
-                for key, count in _count_outcomes(job):
+                for key, count in _count_records(job):
                     records[key] += count
             else:
                 unfinished.append((job.number, job.name))
@@ -63,7 +63,7 @@ class JobIndex:
         if after is not None:
             index = index._with_job(after)
             if after.has_ended and (before is None or not before.has_ended):
-                index = replace(index, records=Counter(index.records) + Counter(dict(_count_outcomes(after))))
+                index = replace(index, records=Counter(index.records) + Counter(dict(_count_records(after))))
         if before is None and after is not None:
             key = (-after.number, after.name)
             by_project = index.by_project.with_name(after.project, key)
@@ -132,7 +132,7 @@ def _end_sort_key(record: OperationRecord) -> tuple[str, str]:
     return record.operation.metadata.end_time, record.name
 
 
-def _count_outcomes(job: JobRecord) -> Iterator[tuple[tuple[str, str], int]]:
+def _count_records(job: JobRecord) -> Iterator[tuple[tuple[str, str], int]]:
     output = job.job.prediction_output
     if output is not None and job.has_ended:
         yield (job.project, "predicted"), int(output.prediction_count or 0)

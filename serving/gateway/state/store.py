@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.state.catalog_state import TABLES, CatalogState, StateDraft
 from serving.gateway.state.job_map import JobMap
-from serving.gateway.state.migrations import document_table, open_database, read_schema_version
+from serving.gateway.state.migrations import document_table, open_sqlite_file, read_schema_version
 from serving.gateway.state.record_indexes import JobIndex
 from serving.gateway.state.records import (
     JobRecord,
@@ -64,12 +64,12 @@ class StateStore(Protocol):
 class SqliteStore:
     """A store in one SQLite file. Once `commit` returns, the changes survive a kill of the process.
 
-    Raises what `open_database` raises.
+    Raises what `open_sqlite_file` raises.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._engine = open_database(file)
+        self._engine = open_sqlite_file(file)
         self._files = (file, file.with_name(f"{file.name}-wal"))
         # While a connection is open, SQLite keeps the write-ahead log: it stays the same file.
         self._open_connection = self._engine.connect()

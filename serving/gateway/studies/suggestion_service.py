@@ -83,7 +83,7 @@ class SuggestionService:
     def process_count(self) -> int:
         return len(self._runners)
 
-    def get_counts(self) -> tuple[int, int, float]:
+    def get_answer_totals(self) -> tuple[int, int, float]:
         """How many requests were answered, how many failed, and the seconds that the former took."""
         return self._answered, self._failed, self._seconds
 

@@ -43,7 +43,7 @@ class TrialSuggester:
         """Raises ResourceExhausted where the space is used up, and what the rules and the service raise."""
         started_at = time.time()
         async with self._hold_study(name):
-            uid = studies.get_own_study(self._catalog.state, name, "").record.study.uid
+            uid = studies.get_writable_study(self._catalog.state, name, "").record.study.uid
             for _ in range(_TRIES):
                 with contextlib.suppress(trials.OutdatedPoints):
                     return await self._suggest_once(name, client_id, count, uid, started_at)
@@ -56,10 +56,10 @@ class TrialSuggester:
         self, name: StudyName, client_id: str, count: int, uid: str, started_at: float
     ) -> StudyOperationRecord:
         """Raises OutdatedPoints if the state is a newer one now."""
-        before = studies.get_own_study(self._catalog.state, name, "", uid=uid)
+        before = studies.get_writable_study(self._catalog.state, name, "", uid=uid)
         answer = await self._find_points(before, client_id, count)
         snapshot = studies.get_study(self._catalog.state, name, uid=uid)
-        has_any = trials.list_leased_trials(snapshot, client_id, 1)
+        has_any = trials.list_assignable_trials(snapshot, client_id, 1)
         if answer.exhausted and not answer.points and not has_any:
             await self._catalog.change(trials.mark_used_up, name, uid=uid)
             raise ResourceExhausted(

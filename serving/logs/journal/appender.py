@@ -100,7 +100,7 @@ class JournalAppender:
         """Write a block, or drop it beyond the limit. Raises OSError, without having changed anything."""
         fd = self.open()
         if sum(list_segments(self._folder).values()) + batch.size > self._limit:
-            self.drop(batch.records)
+            self.count_dropped(batch.records)
             return
         if self._end >= self._segment_bytes or self._should_rotate():
             fd = self._begin_segment()
@@ -109,7 +109,7 @@ class JournalAppender:
         self._records += batch.records
         self._metadata_written = False
 
-    def drop(self, records: int) -> None:
+    def count_dropped(self, records: int) -> None:
         """Count records that are dropped."""
         self._dropped += records
         self._metadata_written = False

@@ -42,7 +42,7 @@ def group_by_folder(
 
 def make_request_row(record: JournalRecord) -> dict[str, Any]:
     """The columns of the contract's table (section 3.7), and two of our own."""
-    name = version_of(record)
+    name = parse_version_name(record)
     return {
         "model": name.model,
         "model_version": name.version,
@@ -64,7 +64,7 @@ def encode_line_with_project(record: JournalRecord, kind: LogKind) -> bytes:
     """The same with the project, for files that the server reads to check who may see a record."""
     entry = _make_entry(record, kind)
     if kind is LogKind.REQUESTS:
-        entry["project"] = version_of(record).project
+        entry["project"] = parse_version_name(record).project
     return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -74,15 +74,15 @@ def _make_entry(record: JournalRecord, kind: LogKind) -> dict[str, Any]:
             return make_request_row(record)
         case LogKind.ACCESS:
             call = msgspec.json.decode(record.data, type=AccessRecord)
-            entry = make_access_entry(call, version_of(record), record.time)
+            entry = make_access_entry(call, parse_version_name(record), record.time)
         case LogKind.CONSOLE:
             said = msgspec.json.decode(record.data, type=ConsoleLine)
-            entry = make_console_entry(said, version_of(record), record.time)
+            entry = make_console_entry(said, parse_version_name(record), record.time)
     # Cloud Logging knows by it what it has had before.
     return {**entry, "logging.googleapis.com/insertId": record.id}
 
 
-def version_of(record: JournalRecord) -> VersionName:
+def parse_version_name(record: JournalRecord) -> VersionName:
     name = parse_model_or_version_name(record.name)
     if not isinstance(name, VersionName):
         raise TypeError(f"{record.name} names no version")
@@ -92,5 +92,5 @@ def version_of(record: JournalRecord) -> VersionName:
 def _folder_of_record(record: JournalRecord, kind: LogKind) -> str:
     if kind is LogKind.REQUESTS:
         return day_folder(record)
-    name = version_of(record)
+    name = parse_version_name(record)
     return f"{name.project}/{name.model}/{name.version}/{day_folder(record)}"

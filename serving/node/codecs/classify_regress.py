@@ -44,7 +44,7 @@ def examples_to_batch(
     return tensors_to_batch(model, {name: column}, signature)
 
 
-def check_context(size: int, count: int) -> None:
+def check_context_size(size: int, count: int) -> None:
     """Raise InvalidInputs if a context of so many bytes is too long to be put into so many examples."""
     if size * count > _MAX_CONTEXT_BYTES:
         raise InvalidInputs(
@@ -55,7 +55,7 @@ def check_context(size: int, count: int) -> None:
 
 def find_examples_input(model: ServedModel, verb: str, signature: str) -> str:
     """The name of the input of a signature that can classify, or regress. Raises as `examples_to_batch`."""
-    require_examples(model, verb)
+    require_tensorflow_model(model, verb)
     found = find_signature(model, signature)
     problem = _find_problem(verb, found)
     if problem:
@@ -63,7 +63,7 @@ def find_examples_input(model: ServedModel, verb: str, signature: str) -> str:
     return found.inputs[0].name
 
 
-def require_examples(model: ServedModel, verb: str) -> None:
+def require_tensorflow_model(model: ServedModel, verb: str) -> None:
     """Raises FailedPrecondition for a model that takes no examples."""
     if not model.runtime.framework.served_by_tensorflow_serving:
         raise FailedPrecondition(
@@ -86,7 +86,7 @@ def _find_problem(verb: str, signature: ModelSignature) -> str:
     return ""
 
 
-def extract_classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def extract_labels_and_scores(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels and scores of the classes of each of `count` examples, b"" or 0 where a model has none.
 
     Both have the shape [examples, classes]. Raises InvalidOutputs for outputs of another shape.
@@ -106,8 +106,11 @@ def extract_classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[A
 
 
 def extract_classifications(answer: Arrays, count: int) -> list[ScoredLabels]:
-    """The classes of each of `count` examples: label and score. Raises as `classes` does."""
-    labels, scores = extract_classes(answer, count)
+    """Label and score of each class, for each of `count` examples.
+
+    Raises as `extract_labels_and_scores` does.
+    """
+    labels, scores = extract_labels_and_scores(answer, count)
     return [list(zip(*row, strict=True)) for row in zip(labels.tolist(), scores.tolist(), strict=True)]
 
 

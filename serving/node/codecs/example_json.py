@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from serving.errors import InvalidInputs
-from serving.node.codecs.classify_regress import check_context
+from serving.node.codecs.classify_regress import check_context_size
 from serving.protocols.protos import load_message_class
 from serving.runtimes.input_conversion import describe_json_type, is_base64
 
@@ -28,7 +28,7 @@ _JSON_TYPES: Mapping[type, str] = {
 }
 
 
-def serialize_examples(fields: Mapping[str, Any], verb: str) -> list[bytes]:
+def serialize_json_examples(fields: Mapping[str, Any], verb: str) -> list[bytes]:
     """The examples of a request, each with the features of its context that it has none of itself.
 
     Raises InvalidInputs, in TensorFlow Serving's words.
@@ -43,7 +43,9 @@ def serialize_examples(fields: Mapping[str, Any], verb: str) -> list[bytes]:
         )
     if not examples:
         raise InvalidInputs(f"'{_EXAMPLES}' value is an empty array")
-    check_context(sum(len(name) + feature.ByteSize() for name, feature in context.items()), len(examples))
+    check_context_size(
+        sum(len(name) + feature.ByteSize() for name, feature in context.items()), len(examples)
+    )
     return [
         _serialize_example(context | _parse_features(example, f"element: {index} of '{_EXAMPLES}' list"))
         for index, example in enumerate(examples)

@@ -65,7 +65,7 @@ def from_npy(body: Body) -> Array:
         raise InvalidInputs(f"The array in the request body has the shape {list(shape)}: {error}") from error
     match dtype.kind:
         case "U":
-            return _encode_texts(array)
+            return _texts_to_bytes(array)
         case "S":
             return array.astype(object)
         case _:
@@ -161,7 +161,7 @@ def _unsupported_array(what: str) -> InvalidInputs:
     )
 
 
-def _encode_texts(array: Array) -> Array:
+def _texts_to_bytes(array: Array) -> Array:
     """Texts as UTF-8 bytes objects. Raises InvalidInputs for what is not valid Unicode."""
     codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
     if codes.size and codes.max() > sys.maxunicode:

@@ -21,12 +21,12 @@ from serving.node.codecs.open_inference import (
     select_outputs,
 )
 from serving.node.codecs.raw_tensors import Buffer, count_elements, from_raw, output_datatype, to_raw
-from serving.node.codecs.tensor_mapping import check_request_limits
+from serving.node.codecs.tensor_mapping import check_request_counts
 from serving.protocols.errors import render_error
 from serving.protocols.protobuf_fields import encode_field_prefix
 from serving.protocols.protos import MessageDecodeError, load_message_class
 from serving.runtimes.datatypes import BYTES, dtype_of
-from serving.runtimes.input_conversion import fits_dtype
+from serving.runtimes.input_conversion import fits_integer_range
 from serving.runtimes.instance_batch import Batch
 
 _REQUEST = load_message_class("inference.ModelInferRequest")
@@ -64,7 +64,7 @@ class OpenInferenceGrpcCodec:
         except MessageDecodeError as error:
             raise InvalidInputs(f"The request is not an inference.ModelInferRequest: {error}.") from error
         parts = chain((request,), request.inputs, request.outputs)
-        check_request_limits(request.inputs, request.outputs, (part.parameters for part in parts))
+        check_request_counts(request.inputs, request.outputs, (part.parameters for part in parts))
         raws = request.raw_input_contents
         tensors = _read_raw_inputs(request) if raws or not request.inputs else _read_listed_inputs(request)
         outputs = [
@@ -116,7 +116,7 @@ def _read_raw_inputs(request: Any) -> dict[str, NDArray[Any]]:
     for one, raw in zip(request.inputs, raws, strict=True):
         if one.HasField("contents") and one.contents.ListFields():
             raise InvalidInputs(f"Input {one.name} has both contents and raw_input_contents.")
-        _add_tensor(tensors, one, from_raw(one.name, one.datatype, tuple(one.shape), raw))
+        _add_input(tensors, one, from_raw(one.name, one.datatype, tuple(one.shape), raw))
     return tensors
 
 
@@ -124,11 +124,11 @@ def _read_listed_inputs(request: Any) -> dict[str, NDArray[Any]]:
     """The inputs of a request with the numbers of each in a list."""
     tensors: dict[str, NDArray[Any]] = {}
     for one in request.inputs:
-        _add_tensor(tensors, one, _array_from_list(one, tuple(one.shape)))
+        _add_input(tensors, one, _array_from_list(one, tuple(one.shape)))
     return tensors
 
 
-def _add_tensor(tensors: dict[str, NDArray[Any]], one: Any, tensor: NDArray[Any]) -> None:
+def _add_input(tensors: dict[str, NDArray[Any]], one: Any, tensor: NDArray[Any]) -> None:
     if one.name in tensors:
         raise InvalidInputs(f"There are two inputs {one.name}.")
     parse_binary_size(one.name, _read_parameters(one.parameters))  # raises for shared memory
@@ -157,7 +157,7 @@ def _array_from_list(one: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     array = np.empty(count, dtype_of(one.datatype))
     if array.dtype.kind in "iu":
         wide = np.array(values, np.uint64 if one.datatype == "UINT64" else np.int64)
-        if not fits_dtype(wide, array.dtype):
+        if not fits_integer_range(wide, array.dtype):
             raise InvalidInputs(f"Input {one.name} has a number that is out of the range of {one.datatype}.")
         array = wide.astype(array.dtype, copy=False)
     else:

@@ -26,10 +26,10 @@ from serving.node.codecs.open_inference import (
     select_outputs,
 )
 from serving.node.codecs.raw_tensors import Buffer, count_elements, from_raw, output_datatype, to_raw
-from serving.node.codecs.tensor_mapping import MAX_INPUTS, check_request_limits
+from serving.node.codecs.tensor_mapping import MAX_INPUTS, check_request_counts
 from serving.protocols.errors import render_error
 from serving.runtimes.datatypes import BYTES, dtype_of
-from serving.runtimes.input_conversion import describe_json_type, fits_dtype, to_regular_array
+from serving.runtimes.input_conversion import describe_json_type, fits_integer_range, to_regular_array
 from serving.runtimes.instance_batch import Batch
 from serving.runtimes.json_codec import InstancesDecoder
 
@@ -158,7 +158,7 @@ def _parse_request(text: Body, levels: int) -> _Request:
     outputs = request.outputs or ()
     of_inputs = (one.parameters for one in request.inputs)
     of_outputs = (one.parameters for one in outputs)
-    check_request_limits(request.inputs, outputs, chain((request.parameters,), of_inputs, of_outputs))
+    check_request_counts(request.inputs, outputs, chain((request.parameters,), of_inputs, of_outputs))
     return request
 
 
@@ -230,7 +230,7 @@ def _array_from_values(one: _Input) -> NDArray[Any]:
     if array is None:
         raise InvalidInputs(f'The "data" of input {one.name} is ragged: its lists differ in length.')
     if one.datatype == BYTES:
-        return _encode_texts(one, array)
+        return _texts_to_bytes(one, array)
     wanted, words = _accepted_kinds(one.datatype)
     if array.dtype.kind in wanted or not array.size:
         return array
@@ -253,7 +253,7 @@ def _read_single_text(one: _Input) -> NDArray[Any]:
     return tensor.reshape(one.shape if count_elements(one.name, one.datatype, one.shape) == 1 else (1,))
 
 
-def _encode_texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
+def _texts_to_bytes(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     values = array.reshape(-1).tolist()
     unfit = next((value for value in values if not isinstance(value, str)), None)
     if unfit is not None or None in values:
@@ -281,7 +281,7 @@ def _cast_to_datatype(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     dtype = dtype_of(one.datatype) or _FLOAT32
     if array.dtype == dtype:
         return array
-    if dtype.kind in "iu" and array.dtype.kind in "iu" and not fits_dtype(array, dtype):
+    if dtype.kind in "iu" and array.dtype.kind in "iu" and not fits_integer_range(array, dtype):
         raise _out_of_range(one)
     if dtype.kind not in "fV":
         return array.astype(dtype)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from serving import json_depth
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.json_depth import TooDeepError
-from serving.runtimes.json_codec import as_text, split_array_text, to_orjson_array
+from serving.runtimes.json_codec import bytes_to_json, split_array_text, to_orjson_array
 
 # Also matches texts, to skip them; an unterminated one too, so that it is scanned once, not from each quote.
 _WORD = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?Infinity|NaN', re.DOTALL)
@@ -24,7 +24,7 @@ _UNWRITABLE = (TypeError, ValueError, orjson.JSONEncodeError)
 # ---- reading
 
 
-def parse_json(body: bytes | bytearray, levels: int) -> Any:
+def parse_extended_json(body: bytes | bytearray, levels: int) -> Any:
     """The value of a text nested at most `levels` deep. Raises InvalidInputs as TensorFlow Serving does."""
     try:
         return _parse_with_words(body, levels)
@@ -59,7 +59,7 @@ def tensor_to_json(name: str, array: NDArray[Any]) -> bytes:
     """The JSON of an output. Raises InvalidOutputs for values that JSON cannot carry."""
     try:
         if array.dtype.kind in "OS":
-            return orjson.dumps(as_text(name, array.tolist()), option=_ENCODE)
+            return orjson.dumps(bytes_to_json(name, array.tolist()), option=_ENCODE)
         return _numbers_to_json(array)
     except _UNWRITABLE as error:
         raise InvalidOutputs(f"Output {name} cannot be written as JSON: {error}") from error
@@ -89,7 +89,7 @@ def values_to_json(values: Any) -> bytes:
 
 
 def _texts_to_json(name: str, column: NDArray[Any]) -> list[bytes]:
-    return [orjson.dumps(as_text(name, value), option=_ENCODE) for value in column.tolist()]
+    return [orjson.dumps(bytes_to_json(name, value), option=_ENCODE) for value in column.tolist()]
 
 
 def _numbers_to_json(array: NDArray[Any]) -> bytes:

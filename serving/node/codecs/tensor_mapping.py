@@ -91,7 +91,7 @@ def batch_to_tensors(predictions: Batch) -> dict[str, NDArray[Any]]:
             return {PREDICTIONS: _array_from_predictions(predictions)}
 
 
-def check_request_limits(inputs: Sized, outputs: Sized, parameters: Iterable[Sized | None] = ()) -> None:
+def check_request_counts(inputs: Sized, outputs: Sized, parameters: Iterable[Sized | None] = ()) -> None:
     """Raise InvalidInputs for a request that names more of them than is allowed.
 
     `parameters` are its own, and those of each input and output; they are looked at after these were counted.

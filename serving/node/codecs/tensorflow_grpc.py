@@ -14,7 +14,7 @@ from serving.node.codecs import Codec, DecodedRequest, Reply, RequestMetadata, S
 from serving.node.codecs.classify_regress import (
     CLASSIFY,
     Arrays,
-    check_context,
+    check_context_size,
     examples_to_batch,
     extract_classifications,
     extract_regressions,
@@ -22,14 +22,14 @@ from serving.node.codecs.classify_regress import (
 )
 from serving.node.codecs.tensor_mapping import (
     batch_to_tensors,
-    check_request_limits,
+    check_request_counts,
     find_signature,
     tensors_to_batch,
 )
 from serving.node.codecs.tensorproto import decode_tensors, encode_tensors
 from serving.node.codecs.zero_copy import extract_contents
 from serving.protocols.errors import render_error
-from serving.protocols.protos import MessageDecodeError, load_message_class, serialize_examples
+from serving.protocols.protos import MessageDecodeError, load_message_class, serialize_input_examples
 from serving.runtimes.instance_batch import Batch
 
 _T = TypeVar("_T")
@@ -82,7 +82,7 @@ class _PredictCodec(_GrpcCodec):
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         slim, contents = extract_contents(body, _INPUTS)
         request = _parse_message(_PREDICT, slim)
-        check_request_limits(request.inputs, request.output_filter)
+        check_request_counts(request.inputs, request.output_filter)
         signature = request.model_spec.signature_name
         requested = tuple(request.output_filter)
         if requested and self._model.schema.strict:
@@ -189,8 +189,8 @@ def _read_examples(given: Any) -> list[bytes]:
     count = max(len(given.example_list.examples), len(given.example_list_with_context.examples))
     if count > _MAX_EXAMPLES:
         raise InvalidInputs(f"The request has {count} examples; it can have {_MAX_EXAMPLES}.")
-    check_context(given.example_list_with_context.context.ByteSize(), count)
-    return serialize_examples(given)
+    check_context_size(given.example_list_with_context.context.ByteSize(), count)
+    return serialize_input_examples(given)
 
 
 def _filter_outputs(outputs: Mapping[str, _T], requested: Sequence[str]) -> dict[str, _T]:

@@ -19,12 +19,12 @@ from serving.model_schema import TensorSpec
 from serving.node.codecs import Codec, DecodedRequest, Reply, ServedModel
 from serving.node.codecs.classify_regress import (
     examples_to_batch,
-    extract_classes,
+    extract_labels_and_scores,
     extract_regressions,
-    require_examples,
+    require_tensorflow_model,
 )
-from serving.node.codecs.example_json import serialize_examples, shorten_json
-from serving.node.codecs.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
+from serving.node.codecs.example_json import serialize_json_examples, shorten_json
+from serving.node.codecs.tensor_json import parse_extended_json, rows_to_json, tensor_to_json, values_to_json
 from serving.node.codecs.tensor_mapping import batch_to_tensors, find_signature, tensors_to_batch
 from serving.protocols import RequestMetadata
 from serving.protocols.errors import JSON_WITHOUT_CHARSET, render_error
@@ -32,7 +32,7 @@ from serving.runtimes import ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.input_conversion import convert_instances, is_base64, to_tensor
 from serving.runtimes.instance_batch import Batch, WholeTensors
-from serving.runtimes.json_codec import locate_array
+from serving.runtimes.json_codec import make_array_location
 from serving.runtimes.prediction_methods import SIGNATURE_NAME
 
 Fields = Mapping[str, Any]
@@ -83,7 +83,7 @@ class _RestCodec:
         return render_error(error, self._call.dialect)
 
     def _parse_fields(self, body: Body) -> dict[str, Any]:
-        fields = parse_json(body, self._model.max_json_depth)
+        fields = parse_extended_json(body, self._model.max_json_depth)
         if not isinstance(fields, dict):
             raise InvalidInputs(f"JSON Value: {shorten_json(fields)} Is not object")
         return fields
@@ -112,19 +112,19 @@ class _PredictCodec(_RestCodec):
         """The parameters of `predict`, of the fields of a body. Raises InvalidInputs."""
         raise NotImplementedError
 
-    def _column_form(self, fields: Fields, name: str) -> InputFormat:
+    def _column_format(self, fields: Fields, name: str) -> InputFormat:
         """The form of a regular list of numbers that is all the inputs; `name` is "" if it has none."""
         raise NotImplementedError
 
     def _request_from_batch(self, batch: Batch, fields: Fields) -> DecodedRequest:
-        """A regular list of numbers that is all the inputs, as `_column_form` gave it."""
+        """A regular list of numbers that is all the inputs, as `_column_format` gave it."""
         raise NotImplementedError
 
     def _request_from_inputs(self, value: Any, fields: Fields) -> DecodedRequest:
         """Any inputs."""
         raise NotImplementedError
 
-    def _arrange_rows(self, batch: Batch, fields: Fields) -> Batch:
+    def _wrap_whole_tensors(self, batch: Batch, fields: Fields) -> Batch:
         """Instances as they are computed."""
         del fields
         return batch
@@ -142,28 +142,28 @@ class _PredictCodec(_RestCodec):
         )
 
     def _decode_regular_rows(self, body: Body) -> DecodedRequest | None:
-        found = self._model.decoder.decode_regular(body, self._row_form)
+        found = self._model.decoder.decode_regular(body, self._row_format)
         if found is None:
             return None
         batch, fields = found
         return DecodedRequest(
-            self._arrange_rows(batch, fields), self._predict_parameters(fields), TensorLayout.ROWS
+            self._wrap_whole_tensors(batch, fields), self._predict_parameters(fields), TensorLayout.ROWS
         )
 
-    def _row_form(self, fields: Fields) -> InputFormat:
+    def _row_format(self, fields: Fields) -> InputFormat:
         _require_absent(fields, _INPUTS)
         return self._model.runtime.input_format(self._predict_parameters(fields))
 
     def _decode_regular_columns(self, body: Body, written: bytes | None) -> DecodedRequest | None:
-        name = _parse_name(written)
+        name = _parse_input_name(written)
         if name is None:
             return None
 
         def form_of(fields: Fields) -> InputFormat:
             _require_absent(fields, _INSTANCES)
-            return self._column_form(fields, name)
+            return self._column_format(fields, name)
 
-        found = self._model.decoder.decode_regular(body, form_of, locate_array(_INPUTS, name))
+        found = self._model.decoder.decode_regular(body, form_of, make_array_location(_INPUTS, name))
         return None if found is None else self._request_from_batch(*found)
 
     # ---- any JSON
@@ -181,7 +181,9 @@ class _PredictCodec(_RestCodec):
         if isinstance(form, ColumnsFormat):
             _require_alike(instances)
         return DecodedRequest(
-            self._arrange_rows(convert_instances(instances, form), fields), parameters, TensorLayout.ROWS
+            self._wrap_whole_tensors(convert_instances(instances, form), fields),
+            parameters,
+            TensorLayout.ROWS,
         )
 
 
@@ -206,16 +208,16 @@ class NamedTensorsPredictCodec(_PredictCodec):
         # The default one has no name, so that whoever names it can share a call with those who do not.
         return {SIGNATURE_NAME: name} if name and name != self._model.schema.default else {}
 
-    def _column_form(self, fields: Fields, name: str) -> InputFormat:
+    def _column_format(self, fields: Fields, name: str) -> InputFormat:
         inputs = find_signature(self._model, _signature_name(fields)).inputs
         if len(inputs) != 1 or name not in ("", inputs[0].name):
             return RowsFormat()
-        return ColumnsFormat((_make_column(inputs[0]),))
+        return ColumnsFormat((_make_column_spec(inputs[0]),))
 
     def _request_from_batch(self, batch: Batch, fields: Fields) -> DecodedRequest:
         return self._build_request(batch_to_tensors(batch), fields)
 
-    def _arrange_rows(self, batch: Batch, fields: Fields) -> Batch:
+    def _wrap_whole_tensors(self, batch: Batch, fields: Fields) -> Batch:
         if not self._signatures_without_rows:
             return batch
         name = _signature_name(fields) or self._model.schema.default
@@ -235,7 +237,7 @@ class NamedTensorsPredictCodec(_PredictCodec):
             if one.name not in value:
                 raise InvalidInputs(f"Missing named input: {one.name} in 'inputs' object.")
         return self._build_request(
-            {one.name: to_tensor(value[one.name], _make_column(one)) for one in inputs}, fields
+            {one.name: to_tensor(value[one.name], _make_column_spec(one)) for one in inputs}, fields
         )
 
     def _build_request(self, tensors: Mapping[str, NDArray[Any]], fields: Fields) -> DecodedRequest:
@@ -265,7 +267,7 @@ class GenericPredictCodec(_PredictCodec):
             else {}
         )
 
-    def _column_form(self, fields: Fields, name: str) -> InputFormat:
+    def _column_format(self, fields: Fields, name: str) -> InputFormat:
         return (
             RowsFormat()
             if name and self._has_columns
@@ -296,12 +298,12 @@ class _ExamplesCodec(_RestCodec):
 
     def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
-        require_examples(model, call.verb)
+        require_tensorflow_model(model, call.verb)
 
     def decode_request(self, body: Body) -> DecodedRequest:
         fields = self._parse_fields(body)
         name = _signature_name(fields)
-        examples = serialize_examples(fields, self._call.verb)
+        examples = serialize_json_examples(fields, self._call.verb)
         return DecodedRequest(*examples_to_batch(self._model, self._call.verb, name, examples), len(examples))
 
 
@@ -310,7 +312,7 @@ class ClassifyCodec(_ExamplesCodec):
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """For each example a list of [label, score]."""
-        labels, scores = extract_classes(batch_to_tensors(predictions), decoded.state)
+        labels, scores = extract_labels_and_scores(batch_to_tensors(predictions), decoded.state)
         texts = zip(
             rows_to_json("classes", labels.ravel()), rows_to_json("scores", scores.ravel()), strict=True
         )
@@ -375,7 +377,7 @@ def _join_columns(columns: Mapping[str, list[Any]]) -> list[Any]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _parse_name(text: bytes | None) -> str | None:
+def _parse_input_name(text: bytes | None) -> str | None:
     """The name of which this is the JSON; "" for none, None for no name."""
     try:
         return str(orjson.loads(text)) if text else ""
@@ -383,7 +385,7 @@ def _parse_name(text: bytes | None) -> str | None:
         return None
 
 
-def _make_column(tensor: TensorSpec) -> ColumnSpec:
+def _make_column_spec(tensor: TensorSpec) -> ColumnSpec:
     dtype = dtype_of(tensor.datatype)
     if dtype is None or dtype.kind == "c":
         raise InvalidInputs(f"Input {tensor.name} takes {tensor.datatype}, for which there is no JSON.")

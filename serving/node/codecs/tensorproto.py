@@ -102,8 +102,8 @@ def _read_elements(tensor: Any, extracted: TensorContent | None, shape: Shape) -
     """The elements that a tensor has: all that its shape takes, or those of a list. Raises ValueError."""
     kind = _ELEMENT_TYPES.get(tensor.dtype)
     if kind is None:
-        known = ", ".join(map(_type_name, _ELEMENT_TYPES))
-        raise ValueError(f"its dtype is {_type_name(tensor.dtype)}; it can be one of {known}.")
+        known = ", ".join(map(_data_type_name, _ELEMENT_TYPES))
+        raise ValueError(f"its dtype is {_data_type_name(tensor.dtype)}; it can be one of {known}.")
     if extracted is None:
         content = tensor.tensor_content
         return (
@@ -240,10 +240,10 @@ def _repeat_last(elements: NDArray[Any], shape: Shape, bytes_left: int) -> NDArr
 
 
 def _element_type_name(kind: _ElementType) -> str:
-    return _type_name(TYPE_NUMBERS[kind.datatype])
+    return _data_type_name(TYPE_NUMBERS[kind.datatype])
 
 
-def _type_name(number: int) -> str:
+def _data_type_name(number: int) -> str:
     found = _DATA_TYPES.values_by_number.get(number)
     return f"{number}, an unknown type" if found is None else str(found.name)
 

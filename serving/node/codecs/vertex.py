@@ -33,7 +33,7 @@ class VertexCodec:
         self._model = model
 
     def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
-        instances, fields = self._model.decoder.decode(body, self._form)
+        instances, fields = self._model.decoder.decode(body, self._input_format)
         return DecodedRequest(instances, merge_parameters(fields))
 
     def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
@@ -42,7 +42,7 @@ class VertexCodec:
     def encode_error(self, error: ServingError) -> Reply:
         return render_error(error, Dialect.VERTEX)
 
-    def _form(self, fields: Mapping[str, Any]) -> InputFormat:
+    def _input_format(self, fields: Mapping[str, Any]) -> InputFormat:
         return self._model.runtime.input_format(merge_parameters(fields))
 
 

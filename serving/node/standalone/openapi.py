@@ -92,7 +92,7 @@ def build_node_document(schema: ModelSchema | None, *, legacy_model_errors: bool
             f"{name}.{counted[name]}" if counted[name] else name, path
         )
         if legacy_model_errors and name == _PREDICT:
-            described = prediction_operations.with_legacy_errors(described)
+            described = prediction_operations.add_legacy_errors(described)
         paths[to_path_template(path)] = {verb: described}
         counted[name] += 1
     if schema is not None:
@@ -100,9 +100,9 @@ def build_node_document(schema: ModelSchema | None, *, legacy_model_errors: bool
             prediction_operations.build_predict_operation(schema, "the model")
         ).to_json("predict", "")
         extensions = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
-        described = prediction_operations.with_example(described, schema)
+        described = prediction_operations.add_example(described, schema)
         if legacy_model_errors:
-            described = prediction_operations.with_legacy_errors(described)
+            described = prediction_operations.add_legacy_errors(described)
         paths[f"/v1/{NAME}:predict"] = {"post": {**described, **extensions}}
     document = build_document(
         "Pilotlight node", _DESCRIPTION, paths, prediction_operations.COMPONENTS, tokens=False

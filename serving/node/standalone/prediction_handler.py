@@ -7,11 +7,11 @@ from typing import Protocol
 
 from serving.errors import ServingError
 from serving.http_headers import TIMEOUT, WANTS_TIMING_HEADER, Headers, body_too_large, parse_timeout
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.request import NodeRequest
 from serving.node.standalone.routes import DEFAULT_VERSION, model_loading_error, unknown_path_error
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
-from serving.protocols.addresses import format_version
+from serving.protocols.addresses import to_protocol_version
 from serving.protocols.paths import PredictionPath, parse_prediction_path, wrong_method_error
 from serving.protocols.request_metadata import parse_request_metadata
 from serving.transport.content_encoding import check_encoding
@@ -37,7 +37,7 @@ class PredictorProvider(Protocol):
     """Has a predictor; None while the model is being loaded."""
 
     @property
-    def predictor(self) -> Predictor | None:
+    def predictor(self) -> NodePredictor | None:
         """The predictor, once the model is loaded."""
 
 
@@ -120,7 +120,7 @@ def _resolve_call(head: RequestHead, route: str) -> RequestMetadata:
     path = head.prediction_path
     if path is not None:
         return parse_request_metadata(
-            path, head.prediction_headers, format_version(path.version or DEFAULT_VERSION)
+            path, head.prediction_headers, to_protocol_version(path.version or DEFAULT_VERSION)
         )
     if head.path != route:
         raise unknown_path_error(head.method, head.path)

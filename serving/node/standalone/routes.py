@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.errors import Internal, ServingError, Unavailable
-from serving.model_schema import ModelSchema, for_ai_platform, schema_to_json
+from serving.model_schema import ModelSchema, schema_to_json, with_bare_answers
 from serving.node.app import ServingNode
 from serving.node.standalone.openapi import METADATA_PATHS, build_node_document
 from serving.openapi import docs_page
@@ -115,10 +115,10 @@ class NodeModelInfo:
     node: ServingNode
     version: str = DEFAULT_VERSION
 
-    def is_up(self) -> bool:
+    def is_serving(self) -> bool:
         return self.node.predictor is not None
 
-    is_ready = is_up
+    is_model_ready = is_serving
 
     def server_metadata(self) -> Mapping[str, Any]:
         return inference.render_server()
@@ -126,11 +126,11 @@ class NodeModelInfo:
     def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
         raise triton_extensions.standalone_unsupported_error()
 
-    def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
+    def list_all_versions(self) -> Iterable[tuple[str, VersionStatus]]:
         raise triton_extensions.standalone_unsupported_error()
 
     def version_statuses(self) -> Sequence[VersionStatus]:
-        state = ServableState.AVAILABLE if self.is_up() else ServableState.LOADING
+        state = ServableState.AVAILABLE if self.is_serving() else ServableState.LOADING
         return [VersionStatus(self.version, state)]
 
     async def resolve_schema(self) -> tuple[str, ModelSchema]:
@@ -176,7 +176,7 @@ def _require_schema(node: ServingNode) -> ModelSchema:
 
 def _schema_with_bare_answers(node: ServingNode) -> ModelSchema:
     """The schema with bare answers where the setting says so."""
-    return for_ai_platform(_require_schema(node), bare=node.has_bare_answers)
+    return with_bare_answers(_require_schema(node), bare=node.has_bare_answers)
 
 
 def _json_response(body: Any, status: int = 200) -> Response:

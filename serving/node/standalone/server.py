@@ -21,7 +21,7 @@ from serving.hang_detection import HangLimits, LivenessReading, StallTimes, desc
 from serving.model_schema import ModelSchema
 from serving.node.acceleration_controller import AccelerationController
 from serving.node.app import ReadyReport, ServingNode
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.request_marks import CallMark
 from serving.node.standalone.prediction_handler import PredictorProvider, StandalonePredictionHandler
 from serving.node.standalone.routes import DEFAULT_VERSION, NodeModelInfo, create_app
@@ -50,10 +50,10 @@ _CHECK_INTERVAL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _WarmupTarget:
+class _WarmupPredictorProvider:
     """Provides the predictor of a node that is not ready yet."""
 
-    predictor: Predictor
+    predictor: NodePredictor
 
 
 async def serve_standalone(
@@ -83,15 +83,17 @@ async def serve_standalone(
         failed.set()
         server.stop()
 
-    async def warm_up(predictor: Predictor, schema: ModelSchema) -> None:
-        connection = await server.open_private_connection(make_handler(_WarmupTarget(predictor), lambda: 1))
+    async def warm_up(predictor: NodePredictor, schema: ModelSchema) -> None:
+        connection = await server.open_private_connection(
+            make_handler(_WarmupPredictorProvider(predictor), lambda: 1)
+        )
         with connection:
             await warm_up_connection(
                 connection, list(make_http_examples(schema)), _WARMUP_ROUNDS, _WARMUP_SECONDS
             )
         if grpc is not None:
             await _warm_up_grpc(
-                make_handler(_WarmupTarget(predictor), lambda: 1),
+                make_handler(_WarmupPredictorProvider(predictor), lambda: 1),
                 _make_metadata_service(node),
                 schema,
                 settings,
@@ -168,11 +170,11 @@ async def _warm_up_grpc(
     settings: NodeConfig,
 ) -> None:
     from serving.node.warmup.grpc_warmup import make_grpc_examples  # noqa: PLC0415
-    from serving.transport.grpc_server.server import GrpcServer, warm_up_server  # noqa: PLC0415  only where gRPC is switched on
+    from serving.transport.grpc_server.server import GrpcServer, run_warmup_server  # noqa: PLC0415  only where gRPC is switched on
 
     calls = [(example.call, example.body) for example in make_grpc_examples(schema)]
     server = GrpcServer(handler, metadata, settings, most_connections=1)
-    await warm_up_server(server, calls * _WARMUP_ROUNDS, _WARMUP_SECONDS)
+    await run_warmup_server(server, calls * _WARMUP_ROUNDS, _WARMUP_SECONDS)
 
 
 def start_call_watchdog(call_mark: CallMark, call_timeout: float) -> None:
@@ -196,7 +198,7 @@ def _watch_calls(call_mark: CallMark, limits: HangLimits) -> None:
         now = time.monotonic()
         # Capped, since this process or the whole machine may have been suspended.
         seconds, checked_at = min(now - checked_at, 2 * _CHECK_INTERVAL), now
-        stall = update_stall(stall, LivenessReading(call=call_mark.current_call), seconds)
+        stall = update_stall(stall, LivenessReading(call=call_mark.current_call_number), seconds)
     logger.critical("The node ends: %s. This is what its threads do:", reason)
     faulthandler.dump_traceback(sys.stderr)
     sys.stderr.flush()

@@ -20,7 +20,7 @@ from serving.frameworks import find_user_code_framework
 from serving.http_headers import ACCEPT, BINARY, CONTENT_TYPE, JSON_BYTES, NPY, Headers
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.node.codecs.raw_tensors import to_raw
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.request import NodeRequest
 from serving.protocols import RequestMetadata
 from serving.protocols.paths import parse_prediction_path
@@ -94,7 +94,7 @@ class StubRuntime:
 
 
 async def warm_up_predictor(
-    predictor: Predictor, requests: Sequence[ExampleRequest], rounds: int, seconds: float
+    predictor: NodePredictor, requests: Sequence[ExampleRequest], rounds: int, seconds: float
 ) -> None:
     """Predict all requests so many times, for at most so many seconds; then the current one is cancelled.
 

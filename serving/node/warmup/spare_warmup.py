@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from serving.acceleration.activation import store_record
+from serving.acceleration.activation import store_result
 from serving.acceleration.candidates import AccelerableRuntime
-from serving.acceleration.verification import CandidateProof, SizeTiming, VerificationResult
+from serving.acceleration.verification import CandidateResult, SizeTiming, VerificationResult
 from serving.acceleration_record import AccelerationKey, RecordLocation
 from serving.config import PredictSettings
 from serving.errors import ServingError
@@ -55,7 +55,7 @@ def _warm_up_framework(framework: Framework) -> Iterator[None]:
         }
         arguments = msgspec.convert(fields, NodeArguments)
         yield
-        _store_verified_record(arguments, record_dir)
+        _store_stub_record(arguments, record_dir)
         yield
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_node_once(arguments, RecordLocation(str(record_dir), _KEY)))
@@ -65,21 +65,21 @@ def _warm_up_framework(framework: Framework) -> Iterator[None]:
         yield
 
 
-def _store_verified_record(arguments: NodeArguments, folder: Path) -> None:
+def _store_stub_record(arguments: NodeArguments, folder: Path) -> None:
     """Store a record with every candidate, each as if it were the fastest for some batch size."""
-    runtime = load_model(arguments.make_source(1))
+    runtime = load_model(arguments.make_load_spec(1))
     if not isinstance(runtime, AccelerableRuntime):
         return
-    proofs = tuple(CandidateProof(candidate, candidate.build()) for candidate in runtime.list_candidates())
+    proofs = tuple(CandidateResult(candidate, candidate.build()) for candidate in runtime.list_candidates())
     timings = tuple(
         SizeTiming(1 << index, 1.0, {proof.candidate.name: 0.1}) for index, proof in enumerate(proofs)
     )
-    store_record(folder, _KEY, VerificationResult(proofs, timings, {}), 0.0)
+    store_result(folder, _KEY, VerificationResult(proofs, timings, {}), 0.0)
 
 
 async def _run_node_once(arguments: NodeArguments, location: RecordLocation) -> None:
     """Run a node as of a sleeping version, until it has answered its warm-up and one more request."""
-    source = arguments.make_source(1)
+    source = arguments.make_load_spec(1)
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     answered: asyncio.Future[None] = loop.create_future()

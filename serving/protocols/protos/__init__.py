@@ -20,7 +20,7 @@ from google.protobuf import (
 from google.protobuf.message import DecodeError
 
 
-def serialize_examples(given: Any) -> list[bytes]:
+def serialize_input_examples(given: Any) -> list[bytes]:
     """Serialize the examples of a parsed tensorflow.serving.Input.
 
     The features of a context apply to every example that has none of that name: of the entries of a map that

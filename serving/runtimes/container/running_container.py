@@ -63,7 +63,7 @@ class RunningContainer:
                     str(lifeline),
                     str(report),
                     self.name,
-                    *container.run_command(self.name, model_dir),
+                    *container.build_run_command(self.name, model_dir),
                 ),
                 pass_fds=(lifeline, report),
                 stdin=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ class RunningContainer:
         self._exit_watcher = threading.Thread(target=self._watch_exit, name="container", daemon=True)
         self._exit_watcher.start()
         try:
-            self.address = self._find_address()
+            self.address = self._await_address()
             self._await_health()
         except BaseException:
             self.close()
@@ -113,7 +113,7 @@ class RunningContainer:
             self._supervisor.wait(_END_SECONDS)
         self._exit_watcher.join(_END_SECONDS)
 
-    def _find_address(self) -> tuple[str, int]:
+    def _await_address(self) -> tuple[str, int]:
         """The address from the engine, once it runs."""
         while True:
             self._check_running()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe_exception
+from serving.errors import InvalidOutputs, InvalidUserCode, ModelFailed, describe_exception
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.predictor.program import install_old_joblib
 from serving.runtimes import LoadSpec, RowsFormat
@@ -91,13 +91,13 @@ class CustomRuntime:
 def load_model(spec: LoadSpec) -> CustomRuntime:
     """Find the class, check its shape and build it.
 
-    Raises UserCodeFailed with a sentence that says what to do.
+    Raises InvalidUserCode with a sentence that says what to do.
     """
     add_to_import_path(spec.packages)
     install_old_joblib()
     name = spec.prediction_class
     if not name:
-        raise UserCodeFailed(
+        raise InvalidUserCode(
             "A custom prediction routine needs its class: set predictionClass to module.Class."
         )
     routine = _import_routine(name)
@@ -108,10 +108,10 @@ def load_model(spec: LoadSpec) -> CustomRuntime:
         raise
     except BaseException as error:
         text = f"{name}.from_path failed: {describe_exception(error)}{_error_location(error)}"
-        raise UserCodeFailed(text) from error
+        raise InvalidUserCode(text) from error
     if not callable(getattr(predictor, "predict", None)):
         returned = type(predictor).__name__
-        raise UserCodeFailed(f"{name}.from_path returned {returned}, which has no predict method.")
+        raise InvalidUserCode(f"{name}.from_path returned {returned}, which has no predict method.")
     return CustomRuntime(predictor, name)
 
 
@@ -127,9 +127,9 @@ def _import_routine(name: str) -> Any:
     try:
         routine = pydoc.locate(name)
     except (pydoc.ErrorDuringImport, SystemExit) as error:
-        raise UserCodeFailed(f"{name} cannot be imported: {_import_error_message(error)}") from error
+        raise InvalidUserCode(f"{name} cannot be imported: {_import_error_message(error)}") from error
     if routine is None:
-        raise UserCodeFailed(_not_found_message(name))
+        raise InvalidUserCode(_not_found_message(name))
     return routine
 
 
@@ -156,14 +156,14 @@ def _not_found_message(name: str) -> str:
 def _check_interface(routine: Any, name: str) -> None:
     for method in ("from_path", "predict"):
         if not callable(getattr(routine, method, None)):
-            raise UserCodeFailed(f"{name} has no method {method}. {_interface_hint()}")
+            raise InvalidUserCode(f"{name} has no method {method}. {_interface_hint()}")
     named = [
         one.name
         for one in inspect.signature(routine.predict).parameters.values()
         if one.kind not in {one.VAR_KEYWORD, one.VAR_POSITIONAL}
     ]
     if named != ["self", "instances"]:
-        raise UserCodeFailed(f"{name}.predict takes ({', '.join(named)}). {_interface_hint()}")
+        raise InvalidUserCode(f"{name}.predict takes ({', '.join(named)}). {_interface_hint()}")
 
 
 def _interface_hint() -> str:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from serving.errors import (
     InvalidInputs,
     InvalidOutputs,
+    InvalidUserCode,
     LoadFailed,
     ModelFailed,
     ServingError,
-    UserCodeFailed,
 )
 from serving.frameworks import Framework
 from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
@@ -45,7 +45,7 @@ from serving.runtimes.prediction_methods import (
     MethodSelection,
     check_arguments,
     infer_method_outputs,
-    select_methods,
+    read_requested_methods,
 )
 from serving.runtimes.schema_inference import (
     INSTANCES,
@@ -61,7 +61,7 @@ from serving.runtimes.schema_inference import (
 # Our errors by the kinds of a predictor's errors.
 _ERRORS: Mapping[str, type[ServingError]] = {
     "load": LoadFailed,
-    "code": UserCodeFailed,
+    "code": InvalidUserCode,
     "inputs": InvalidInputs,
     "outputs": InvalidOutputs,
     "model": ModelFailed,
@@ -128,7 +128,7 @@ class ExternalRuntime:
         if arguments:
             head["parameters"] = arguments
         if isinstance(instances, list):
-            named = feature_rows.are_objects(instances)
+            named = feature_rows.starts_with_object(instances)
             if self._by_name or (named and (self._names or self._numeric)):
                 instances, head["frame"] = feature_rows.to_feature_lists(instances, self._names), True
         more, body = encode_batch(instances)
@@ -169,7 +169,7 @@ class ExternalRuntime:
         computed = f"It is computed by {self.libraries}."
         if not self.framework.tells_saved_version:
             return computed
-        return f"{computed} {pickle_loading.compare_saved_version(self._file, self._library_version)}"
+        return f"{computed} {pickle_loading.describe_version_mismatch(self._file, self._library_version)}"
 
     def _input_tensors(self) -> tuple[TensorSpec, ...]:
         if self._text:
@@ -209,7 +209,7 @@ class ExternalRuntime:
             return self.method, dict(parameters) if known is None else check_arguments(
                 parameters, known, self._owner
             )
-        selected, rest = select_methods(parameters, self.method, self.methods, self._owner)
+        selected, rest = read_requested_methods(parameters, self.method, self.methods, self._owner)
         arguments: dict[str, Any] = {}
         for name in selected if isinstance(selected, tuple) else (selected,):
             method = self.method if name == PREDICTIONS else name
@@ -218,7 +218,7 @@ class ExternalRuntime:
 
 
 def load(external: ExternalInterpreter, framework: Framework, source: LoadSpec) -> ExternalRuntime:
-    """Start a predictor and have it load the model. Raises LoadFailed or UserCodeFailed."""
+    """Start a predictor and have it load the model. Raises LoadFailed or InvalidUserCode."""
     name = "" if framework.runs_user_code else find_model_file(source.model_dir, framework).name
     load_request: dict[str, Any] = {
         "model_dir": str(source.model_dir),
@@ -235,7 +235,7 @@ def load(external: ExternalInterpreter, framework: Framework, source: LoadSpec) 
         head, _ = _check_answer(predictor.load_model(load_request))
     except ServingError as error:
         predictor.close()
-        kind = UserCodeFailed if isinstance(error, UserCodeFailed) else LoadFailed
+        kind = InvalidUserCode if isinstance(error, InvalidUserCode) else LoadFailed
         raise kind(f"{error.message} It was loaded by {external.interpreter}.") from error
     if external.shared_fate:
         predictor.share_fate()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from serving.config import environment_without_settings
 from serving.errors import LoadFailed, Unavailable
 from serving.predictor import predictor_command
-from serving.predictor.program import Message, encode_message, receive_message, write_message
+from serving.predictor.program import Message, encode_message, receive_message, send_parts
 
 # Seconds for a predictor that has closed its connection to exit, and for a pilot to fork one.
 _EXIT_TIMEOUT, _PILOT_TIMEOUT = 5.0, 5.0
@@ -78,7 +78,7 @@ class PredictorProcess:
         front, view = encode_message(dict(head), body)
         with self._request_lock:
             try:
-                write_message(self._process.connection, front, view)
+                send_parts(self._process.connection, front, view)
                 answer = receive_message(self._process.connection)
             except (OSError, ValueError):
                 answer = None

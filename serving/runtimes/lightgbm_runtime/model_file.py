@@ -40,7 +40,7 @@ class ModelHeader:
     categorical: tuple[int, ...]
 
 
-def read_header(file: Path) -> ModelHeader:
+def read_checked_header(file: Path) -> ModelHeader:
     """Raises LoadFailed for a file that LightGBM did not write, and for one without all of its trees."""
     if not is_lightgbm_text(file):
         raise LoadFailed(
@@ -50,11 +50,11 @@ def read_header(file: Path) -> ModelHeader:
     try:
         with file.open("rb") as stream:
             lines = _read_lines(stream)
-            header = _parse_lines(lines)
+            header = _parse_header(lines)
             sizes = [int(size) for size in lines.get("tree_sizes", "").split()]
             _check_classes(header, int(lines["num_tree_per_iteration"]), len(sizes))
             _check_trees(stream, sizes, header.width)
-            _check_end(stream.read())
+            _check_parameters_end(stream.read())
     except (KeyError, ValueError) as error:
         raise LoadFailed(
             f"{file.name} is cut short or was changed ({_describe(error)}). Copy the file again."
@@ -80,7 +80,7 @@ def _skip_empty_lines(stream: BufferedReader) -> None:
         stream.read(1)
 
 
-def _parse_lines(lines: dict[str, str]) -> ModelHeader:
+def _parse_header(lines: dict[str, str]) -> ModelHeader:
     width = int(lines["max_feature_idx"]) + 1
     if not 0 < width <= MAX_FEATURES:
         raise ValueError(f"it says that rows have {width} features; there can be up to {MAX_FEATURES}")
@@ -113,16 +113,16 @@ def _check_trees(stream: BufferedReader, sizes: Sequence[int], width: int) -> No
         if size < len(title) or stream.read(len(title)) != title:
             raise ValueError(f"tree {number} of {len(sizes)} is not in its place")
         check_tree(stream.read(size - len(title)).decode(), width)
-    if not _read_written_line(stream).startswith(_ENDS_OF_TREES):
+    if not _read_nonempty_line(stream).startswith(_ENDS_OF_TREES):
         raise ValueError("the end of its trees is missing")
 
 
-def _read_written_line(stream: BufferedReader) -> bytes:
+def _read_nonempty_line(stream: BufferedReader) -> bytes:
     """The next line that is not empty."""
     return next((line for line in stream if line != b"\n"), b"")
 
 
-def _check_end(text: bytes) -> None:
+def _check_parameters_end(text: bytes) -> None:
     """What follows the trees: what training was told, since version 2.2. Raises ValueError."""
     if b"\nparameters:" in text and b"\nend of parameters" not in text:
         raise ValueError("the end of its parameters is missing")

@@ -32,7 +32,7 @@ from serving.runtimes.lightgbm_runtime.categorical_features import (
     match_categories,
 )
 from serving.runtimes.lightgbm_runtime.framework import FRAMEWORK
-from serving.runtimes.lightgbm_runtime.model_file import ModelHeader, read_header
+from serving.runtimes.lightgbm_runtime.model_file import ModelHeader, read_checked_header
 from serving.runtimes.prediction_methods import check_arguments
 from serving.runtimes.schema_inference import (
     INSTANCES,
@@ -53,7 +53,7 @@ _MULTICLASS = frozenset({"multiclass", "multiclassova"})
 def load_model(spec: LoadSpec) -> LightgbmRuntime:
     """Load the model's text. Raises LoadFailed with a sentence that says what to do."""
     file = find_model_file(spec.model_dir, FRAMEWORK)
-    header = read_header(file)
+    header = read_checked_header(file)
     return LightgbmRuntime(_read_booster(file), header, spec.threads)
 
 
@@ -72,7 +72,7 @@ class LightgbmRuntime:
         self._categorical = _list_categorical(booster, header)
         categories = match_categories(booster.pandas_categorical, self._categorical)
         self._codes = list_text_codes(categories or {})
-        self.warnings = tuple(self._describe_untold_categories(categories))
+        self.warnings = tuple(self._describe_coded_categories(categories))
         self._input_format: InputFormat = (
             RowsFormat()
             if self._codes
@@ -143,7 +143,7 @@ class LightgbmRuntime:
             return TensorSpec(name, BYTES, (-1,), classes=tuple(self._codes[place]))
         return TensorSpec(name, "INT64" if place in self._categorical else "FP64", (-1,))
 
-    def _describe_untold_categories(self, categories: Mapping[int, Sequence[Any]] | None) -> Iterator[str]:
+    def _describe_coded_categories(self, categories: Mapping[int, Sequence[Any]] | None) -> Iterator[str]:
         """What to send for categories that are no texts, or of which the file does not tell the column."""
         if categories is None:
             yield (
@@ -158,7 +158,7 @@ class LightgbmRuntime:
             )
 
     def _to_array(self, instances: Any) -> NDArray[Any]:
-        is_named = feature_rows.are_objects(instances)
+        is_named = feature_rows.starts_with_object(instances)
         if is_named:
             instances = feature_rows.order_features(instances, self._feature_names)
         if self._codes and isinstance(instances, list):

@@ -43,7 +43,7 @@ class GraphTensors(NamedTuple):
 def describe_tensors(session: Any, file: Path) -> GraphTensors:
     """The inputs without a default and all outputs. Raises LoadFailed naming what cannot be served."""
     try:
-        return _describe_tensors(session, file)
+        return _collect_tensors(session, file)
     except UnicodeDecodeError as error:
         raise LoadFailed(
             f"An input, an output or a dimension of the model has a name that is no text in UTF-8: {error}. "
@@ -51,7 +51,7 @@ def describe_tensors(session: Any, file: Path) -> GraphTensors:
         ) from error
 
 
-def _describe_tensors(session: Any, file: Path) -> GraphTensors:
+def _collect_tensors(session: Any, file: Path) -> GraphTensors:
     declared = [*session.get_inputs(), *session.get_outputs()]
     scalars = read_scalar_names(file) if any(_has_no_dimensions(one) for one in declared) else frozenset()
     return GraphTensors(

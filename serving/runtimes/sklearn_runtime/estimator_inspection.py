@@ -43,7 +43,7 @@ class EstimatorInspection:
     parts: tuple[Any, ...]
 
     @cached_property
-    def is_builtin(self) -> bool:
+    def is_library_code(self) -> bool:
         """Whether no code of a user takes part."""
         return all(root_package(part) in KNOWN_PACKAGES for part in self.parts)
 
@@ -85,7 +85,7 @@ class EstimatorInspection:
     def takes_numbers(self) -> bool:
         """Whether numbers in an array are all it wants: known classes, none after text or categories."""
         return (
-            self.is_builtin
+            self.is_library_code
             and self.width is not None
             and not self.needs_names
             and all(map(_takes_numbers, self.parts))
@@ -123,7 +123,7 @@ class EstimatorInspection:
         A data frame's column types come from all its rows, so frames with more than numbers are not.
         """
         return (
-            self.is_builtin
+            self.is_library_code
             and (self.takes_numbers or self.takes_text)
             and not any(map(_has_dependent_rows, self.parts))
         )
@@ -133,7 +133,7 @@ class EstimatorInspection:
         """Labels, trees and user code: answers that may not change by a bit when rows are regrouped."""
         last = find_last_step(self.estimator)
         labels = is_classifier(last) or isinstance(last, ClusterMixin) or is_outlier_detector(last)
-        return not self.is_builtin or labels or _is_in_modules(last, _LABELS_OR_TREES)
+        return not self.is_library_code or labels or _is_in_modules(last, _LABELS_OR_TREES)
 
 
 def find_first_step(estimator: Any) -> Any:

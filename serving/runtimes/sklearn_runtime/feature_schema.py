@@ -61,7 +61,7 @@ def make_example_instances(inspection: EstimatorInspection) -> Iterator[Any]:
     else:
         yield from _make_vectorizer_rows(find_first_step(inspection.estimator))
         # Those of old versions do not say how wide they are in today's way.
-        if not inspection.is_builtin:
+        if not inspection.is_library_code:
             return
         if (width := count_features(inspection.estimator)) is not None:
             yield from _make_rows(inspection, width)

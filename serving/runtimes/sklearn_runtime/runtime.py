@@ -36,7 +36,7 @@ from serving.runtimes import (
 )
 from serving.runtimes.framework_detection import find_model_file
 from serving.runtimes.input_conversion import describe_json_type
-from serving.runtimes.instance_batch import Batch, is_finite
+from serving.runtimes.instance_batch import Batch, is_finite_float32
 from serving.runtimes.pickle_loading import root_package
 from serving.runtimes.prediction_methods import (
     CLASS_METHODS,
@@ -45,7 +45,7 @@ from serving.runtimes.prediction_methods import (
     check_arguments,
     infer_method_outputs,
     list_arguments,
-    select_methods,
+    read_requested_methods,
     to_prediction_rows,
 )
 from serving.runtimes.schema_inference import (
@@ -90,7 +90,7 @@ class SklearnRuntime:
         self._estimator = loaded.model
         self._inspection = inspection = EstimatorInspection(loaded.model, loaded.parts)
         self.mergeable = inspection.has_independent_rows
-        self.exact = inspection.exact if method == PREDICT_METHOD else not inspection.is_builtin
+        self.exact = inspection.exact if method == PREDICT_METHOD else not inspection.is_library_code
         self._input_format = (
             ArrayFormat(inspection.width, inspection.takes_nan, bool(inspection.feature_names))
             if inspection.takes_numbers
@@ -128,7 +128,9 @@ class SklearnRuntime:
         inputs = self._prepare_inputs(instances)
         self._thread_setup.prepare()
         if isinstance(asked, tuple):
-            return {name: self._call_method(self._find_method(name), inputs, arguments) for name in asked}
+            return {
+                name: self._call_method(self._find_output_method(name), inputs, arguments) for name in asked
+            }
         answer: Batch = self._call_method(asked, inputs, arguments)
         return answer
 
@@ -136,7 +138,7 @@ class SklearnRuntime:
         """What a method of the estimator says, a row for each instance."""
         call = getattr(self._estimator, method)
         try:
-            if self._may_assume_finite and not is_finite(inputs):
+            if self._may_assume_finite and not is_finite_float32(inputs):
                 with config_context(assume_finite=False):
                     result = call(inputs, **arguments)
             else:
@@ -149,14 +151,14 @@ class SklearnRuntime:
         """What is asked, and with which arguments. Raises InvalidInputs."""
         if not parameters:
             return self.method, {}
-        asked, rest = select_methods(parameters, self.method, self.methods, self._owner)
+        asked, rest = read_requested_methods(parameters, self.method, self.methods, self._owner)
         arguments: dict[str, Any] = {}
         for name in asked if isinstance(asked, tuple) else (asked,):
-            method = self._find_method(name)
+            method = self._find_output_method(name)
             arguments = check_arguments(rest, self._known_arguments[method], self._owner, method)
         return asked, arguments
 
-    def _find_method(self, output: str) -> str:
+    def _find_output_method(self, output: str) -> str:
         return self.method if output == PREDICTIONS else output
 
     def list_candidates(self) -> Sequence[Candidate]:
@@ -208,8 +210,10 @@ class SklearnRuntime:
             FRAMEWORK.platform,
             {DEFAULT_SIGNATURE: ModelSignature(feature_schema.infer_inputs(inspection), (found,))},
             method=self.method,
-            methods=infer_method_outputs(self, self, answered if inspection.is_builtin else None, classes),
-            strict=inspection.is_builtin and (inspection.takes_text or inspection.width is not None),
+            methods=infer_method_outputs(
+                self, self, answered if inspection.is_library_code else None, classes
+            ),
+            strict=inspection.is_library_code and (inspection.takes_text or inspection.width is not None),
             example=answered and answered.instance,
             answer=answered and answered.answer,
         )
@@ -217,7 +221,7 @@ class SklearnRuntime:
     def _fits_fast_path(self, inputs: Any) -> bool:
         """Whether the library's checks would find nothing wrong with the rows."""
         return (
-            is_finite(inputs, allow_nan=self._fast_path_takes_nan)
+            is_finite_float32(inputs, allow_nan=self._fast_path_takes_nan)
             and inputs.ndim == 2
             and inputs.shape[1] == self._inspection.width
             and inputs.dtype.char in "dl"  # as the form has it
@@ -238,7 +242,8 @@ class SklearnRuntime:
         if inspection.takes_text:
             _require_strings(instances)
         elif inspection.needs_names or (
-            feature_rows.are_objects(instances) and (inspection.feature_names or inspection.takes_numbers)
+            feature_rows.starts_with_object(instances)
+            and (inspection.feature_names or inspection.takes_numbers)
         ):
             return feature_rows.build_data_frame(instances, inspection.feature_names)
         return instances
@@ -268,7 +273,7 @@ class _ThreadSetup:
     """What has to be set in every thread that predicts: once, when another one does.
 
     BLAS and OpenMP are kept to a number of threads. scikit-learn is spared its search for NaN and
-    infinities, a fifth of a small prediction, where `is_finite` looks instead.
+    infinities, a fifth of a small prediction, where `is_finite_float32` looks instead.
     """
 
     def __init__(self, threads: int, *, assume_finite: bool) -> None:

@@ -33,7 +33,7 @@ VariableKey = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class _VariableValue:
+class _CheckpointEntry:
     """Where a variable's value is in the checkpoint, and an op that assigns it."""
 
     variable: VariableKey
@@ -53,13 +53,13 @@ def prune_graph(meta_graph: Any, signatures: Iterable[Any], checkpoint: str) -> 
     wanted = {_node_name(name) for name in _list_tensor_names(meta_graph, signatures)} | {
         _node_name(saver.filename_tensor_name)
     }
-    values, filled = _find_restored_values(meta_graph), _find_restored_variables(meta_graph)
+    values, filled = _find_restored_entries(meta_graph), _find_restored_variables(meta_graph)
     if values is None:
         wanted.add(_node_name(saver.restore_op_name))
     _keep_nodes(graph, wanted)
     handles = {_variable_key(node): node for node in graph.node if node.op == "VarHandleOp"}
     empty = [handle for variable, handle in handles.items() if variable not in filled]
-    captured = _find_captured_values(meta_graph, empty, checkpoint) if empty else []
+    captured = _find_captured_entries(meta_graph, empty, checkpoint) if empty else []
     if values is None and not captured:
         return
     read = [value for value in values or () if value.variable in handles]
@@ -176,7 +176,7 @@ def _delete_items(items: Any, kept: list[bool]) -> None:
 # ---- restoring
 
 
-def _find_restored_values(meta_graph: Any) -> list[_VariableValue] | None:
+def _find_restored_entries(meta_graph: Any) -> list[_CheckpointEntry] | None:
     """How each variable is restored; None where restoring may be more than that."""
     graph, saver = meta_graph.graph_def, meta_graph.saver_def
     nodes = {node.name: node for node in graph.node}
@@ -203,7 +203,7 @@ def _find_restored_values(meta_graph: Any) -> list[_VariableValue] | None:
         place = _find_restored_index(assign, inner, restore[0].name)
         if handle is None or not _has_unique_name(handle) or place is None:
             return None
-        values.append(_VariableValue(_variable_key(handle), keys[place], parts[place], assign))
+        values.append(_CheckpointEntry(_variable_key(handle), keys[place], parts[place], assign))
     return values if len({value.variable for value in values}) == len(values) else None
 
 
@@ -214,7 +214,9 @@ def _find_restored_variables(meta_graph: Any) -> set[VariableKey]:
     return {_variable_key(node) for node in reached.values() if node.op == "VarHandleOp"}
 
 
-def _find_captured_values(meta_graph: Any, handles: Iterable[Any], checkpoint: str) -> list[_VariableValue]:
+def _find_captured_entries(
+    meta_graph: Any, handles: Iterable[Any], checkpoint: str
+) -> list[_CheckpointEntry]:
     """How variables that functions captured are restored, by the objects that they were of."""
     objects = _find_captured_objects(meta_graph)
     keys = _match_checkpoint_keys(meta_graph.object_graph_def, checkpoint)
@@ -224,7 +226,7 @@ def _find_captured_values(meta_graph: Any, handles: Iterable[Any], checkpoint: s
         if key is not None:
             assign = node_def_pb2.NodeDef()
             assign.attr["dtype"].CopyFrom(handle.attr["dtype"])
-            values.append(_VariableValue(_variable_key(handle), key.encode(), b"", assign))
+            values.append(_CheckpointEntry(_variable_key(handle), key.encode(), b"", assign))
     return values
 
 
@@ -292,7 +294,7 @@ def _variable_key(handle: Any) -> VariableKey:
 
 
 def _add_restore_ops(
-    graph: Any, values: list[_VariableValue], handles: dict[VariableKey, str], checkpoint: str
+    graph: Any, values: list[_CheckpointEntry], handles: dict[VariableKey, str], checkpoint: str
 ) -> Any:
     """Add ops that restore these variables; returns the one that waits for all."""
     done = graph.node.add(name=f"{_PREFIX}/done", op="NoOp")

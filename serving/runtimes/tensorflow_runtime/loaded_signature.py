@@ -103,7 +103,7 @@ class LoadedSignature(TensorSignature):
     def _have_declared_shapes(self, values: Iterable[Any]) -> bool:
         specs = {spec.name: spec for spec in self.inputs}
         return all(
-            specs[name].has_shape(np.shape(value)) for name, value in zip(self._fed, values, strict=True)
+            specs[name].matches_shape(np.shape(value)) for name, value in zip(self._fed, values, strict=True)
         )
 
 

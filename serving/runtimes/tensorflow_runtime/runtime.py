@@ -76,12 +76,12 @@ def load_model(spec: LoadSpec) -> TensorFlowRuntime:
     _load_custom_ops(spec.model_dir)
     try:
         try:
-            return _open_session(spec, _SignatureMismatches({}, {}))
+            return _load_runtime(spec, _SignatureMismatches({}, {}))
         except _LOAD_ERRORS:
             misdeclared = _find_signature_mismatches(spec.model_dir)
             if not any(misdeclared):
                 raise
-            return _open_session(spec, misdeclared)
+            return _load_runtime(spec, misdeclared)
     except _LOAD_ERRORS as error:
         raise _to_load_error(error, spec.model_dir) from error
 
@@ -144,7 +144,7 @@ class TensorFlowRuntime:
         """
         names = parameters.get("signature_names")
         if isinstance(names, tuple):
-            return self._predict_each(names, instances)
+            return self._predict_signatures(names, instances)
         signature = self._choose_signature(parameters.get("signature_name"))
         if isinstance(instances, WholeTensors):
             return WholeTensors(signature.predict_tensors(instances.values))
@@ -211,7 +211,7 @@ class TensorFlowRuntime:
     def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """The signatures as they are saved; the example is the first recorded request, or made up."""
         answered = find_answered_example(
-            self, chain_lazily(examples, self.make_example_instances), rows=self._request_rows
+            self, chain_lazily(examples, self.make_example_instances), rows=self._rows_per_request
         )
         return ModelSchema(
             FRAMEWORK.platform,
@@ -226,7 +226,7 @@ class TensorFlowRuntime:
         return f"This server has tensorflow {tf.__version__}."
 
     @property
-    def _request_rows(self) -> int:
+    def _rows_per_request(self) -> int:
         """The instances that a request has."""
         signature = self._signatures.get(self._default_name)
         return (signature.fixed_rows if signature else None) or 1
@@ -260,7 +260,7 @@ class TensorFlowRuntime:
     def _signature_parameters(self, signature: str) -> dict[str, Any]:
         return {"signature_name": signature} if signature not in ("", self._default_name) else {}
 
-    def _predict_each(self, names: Iterable[str], instances: Arrays | WholeTensors) -> Batch:
+    def _predict_signatures(self, names: Iterable[str], instances: Arrays | WholeTensors) -> Batch:
         signatures = [self._choose_signature(name) for name in names]
         given = instances.values if isinstance(instances, WholeTensors) else instances
         answers: Arrays = {}
@@ -412,12 +412,12 @@ def _parse_shape(proto: Any) -> Shape | None:
     return tuple(None if dimension.size < 0 else dimension.size for dimension in proto.dim)
 
 
-def _open_session(spec: LoadSpec, errors: _SignatureMismatches) -> TensorFlowRuntime:
+def _load_runtime(spec: LoadSpec, errors: _SignatureMismatches) -> TensorFlowRuntime:
     """The model in a session, with the graph's types, and without signatures that cannot be asked."""
     loader = SavedModelLoader(str(spec.model_dir))
     meta_graph = _find_serving_graph(loader.saved_model.meta_graphs)
     corrected = list(_correct_types(meta_graph, errors.actual_types))
-    left_out = {**_find_complex_signatures(meta_graph), **errors.left_out}
+    left_out = {**_find_complex_dtypes(meta_graph), **errors.left_out}
     for name in left_out:
         del meta_graph.signature_def[name]
     definitions = dict(_list_signatures(meta_graph))
@@ -460,7 +460,7 @@ def _open_session(spec: LoadSpec, errors: _SignatureMismatches) -> TensorFlowRun
     return TensorFlowRuntime(spec.model_dir, signatures, left_out, corrected)
 
 
-def _find_complex_signatures(meta_graph: Any) -> dict[str, str]:
+def _find_complex_dtypes(meta_graph: Any) -> dict[str, str]:
     """The signatures that take or answer complex numbers, and what to do about it."""
     problems = {}
     for name, definition in _list_signatures(meta_graph):

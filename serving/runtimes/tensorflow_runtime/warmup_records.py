@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from serving.protocols.protos import load_message_class, serialize_examples
+from serving.protocols.protos import load_message_class, serialize_input_examples
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 MAX_RECORDS = 1000
@@ -52,11 +52,11 @@ def parse_record(record: bytes) -> WarmupRecord | None:
         return PredictRecord(request.model_spec.signature_name, request.inputs)
     if kind in ("classify_log", "regress_log"):
         request = getattr(log, kind).request
-        return ExamplesRecord((request.model_spec.signature_name,), serialize_examples(request.input))
+        return ExamplesRecord((request.model_spec.signature_name,), serialize_input_examples(request.input))
     if kind == "multi_inference_log":
         request = log.multi_inference_log.request
         names = tuple(task.model_spec.signature_name for task in request.tasks)
-        return ExamplesRecord(names, serialize_examples(request.input))
+        return ExamplesRecord(names, serialize_input_examples(request.input))
     return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from serving.frameworks import Framework, ModelFile
 
 
-def is_pickled_here(file: Path) -> bool:
+def is_xgboost_pickle(file: Path) -> bool:
     """Whether the object in a pickle is XGBoost's own; other estimators may hold one of it."""
     from serving.runtimes.framework_detection import read_first_class  # noqa: PLC0415  where there is a pickle
 
@@ -26,7 +26,7 @@ FRAMEWORK = Framework(
     distributions=("xgboost",),
     accelerators=("treelite",),
     model_files=(
-        *(ModelFile(name=name, recognize=is_pickled_here) for name in PICKLE_FILES),
+        *(ModelFile(name=name, recognize=is_xgboost_pickle) for name in PICKLE_FILES),
         ModelFile(name="model.bst", suffixes=(".bst", ".model")),
         ModelFile(name="model.json", is_extension=True),
         ModelFile(name="model.ubj", is_extension=True),

@@ -90,9 +90,9 @@ def convert_to_ubjson(data: bytes, name: str) -> bytes:
         converted = encode_ubjson(_build_document(model, _read_objective(model), _find_base_score(model)))
         booster = _load_booster(converted)
         if model.booster == "gblinear":
-            compare_linear(model, booster)
+            verify_linear(model, booster)
         elif model.trees:
-            compare_trees(model, booster, _replace_objective(data, model))
+            verify_trees(model, booster, _replace_objective(data, model))
         return bytes(booster.save_raw("ubj"))
     except (MalformedModel, ConversionMismatch, xgb.core.XGBoostError, ValueError) as error:
         raise LoadFailed(_refusal_message(name, error)) from error
@@ -246,7 +246,7 @@ def _load_booster(document: bytes) -> Any:
 # ---- whether it is the original
 
 
-def compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
+def verify_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
     """Raise ConversionMismatch unless treelite finds the trees of the booster in the original."""
     import treelite  # noqa: PLC0415  loaded where it is used
 
@@ -266,7 +266,7 @@ def compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
             raise ConversionMismatch("treelite, which has a reader of its own, finds other trees in it")
 
 
-def compare_linear(model: BinaryModel, booster: Any) -> None:
+def verify_linear(model: BinaryModel, booster: Any) -> None:
     """Raise ConversionMismatch unless the sums of the booster are those of the weights."""
     groups = max(model.classes, model.targets, 1)
     if model.linear.size != (model.features + 1) * groups:

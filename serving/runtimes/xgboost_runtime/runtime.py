@@ -40,7 +40,7 @@ from serving.runtimes import (
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.framework_detection import find_model_file, read_first_class
 from serving.runtimes.input_conversion import to_regular_array
-from serving.runtimes.instance_batch import Batch, is_finite
+from serving.runtimes.instance_batch import Batch, is_finite_float32
 from serving.runtimes.pickle_loading import root_package
 from serving.runtimes.prediction_methods import (
     PREDICT_METHOD,
@@ -48,7 +48,7 @@ from serving.runtimes.prediction_methods import (
     check_arguments,
     infer_method_outputs,
     list_arguments,
-    select_methods,
+    read_requested_methods,
 )
 from serving.runtimes.schema_inference import (
     INSTANCES,
@@ -137,7 +137,9 @@ class BoosterRuntime:
         asked, arguments = self._resolve_method(parameters)
         array = self._to_array(instances)
         if isinstance(asked, tuple):
-            return {name: self._call_method(self._find_method(name), array, arguments) for name in asked}
+            return {
+                name: self._call_method(self._find_output_method(name), array, arguments) for name in asked
+            }
         answer: Batch = self._call_method(asked, array, arguments)
         return answer
 
@@ -240,25 +242,25 @@ class BoosterRuntime:
             return False
         if not rows.flags.c_contiguous or rows.dtype not in _FAST_PATH_DTYPES:
             return False
-        return is_finite(rows, allow_nan=True)
+        return is_finite_float32(rows, allow_nan=True)
 
     def _resolve_method(self, parameters: Mapping[str, Any]) -> tuple[MethodSelection, dict[str, Any]]:
         """What is asked, and with which arguments. Raises InvalidInputs."""
-        asked, rest = select_methods(parameters, self.method, self.methods, self._owner)
+        asked, rest = read_requested_methods(parameters, self.method, self.methods, self._owner)
         given = {name: value for name, value in rest.items() if name not in _SERVER_ARGUMENTS}
         arguments: dict[str, Any] = {}
         for name in asked if isinstance(asked, tuple) else (asked,):
-            method = self._find_method(name)
+            method = self._find_output_method(name)
             arguments = check_arguments(given, self._known_arguments[method], self._owner, method)
         if isinstance(arguments.get("iteration_range"), list):
             arguments["iteration_range"] = tuple(arguments["iteration_range"])
         return asked, arguments
 
-    def _find_method(self, output: str) -> str:
+    def _find_output_method(self, output: str) -> str:
         return self.method if output == PREDICTIONS else output
 
     def _to_array(self, instances: Any) -> NDArray[Any]:
-        is_named = feature_rows.are_objects(instances)
+        is_named = feature_rows.starts_with_object(instances)
         if is_named:
             instances = feature_rows.order_features(instances, self._feature_names)
         if self._categories and isinstance(instances, list):

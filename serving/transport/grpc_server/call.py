@@ -74,7 +74,7 @@ class GrpcCall:
     """
 
     __slots__ = (
-        "_deadline", "_reply", "_scope", "body", "head", "is_past_deadline", "on_disconnect", "peer",
+        "_deadline", "_reply", "_scope", "body", "head", "left_at_deadline", "on_disconnect", "peer",
         "response_complete", "rpc", "state",
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ class GrpcCall:
         self.body = body
         self.on_disconnect: Callable[[], None] | None = None
         self.state: Any = None
-        self.response_complete = self.is_past_deadline = False
+        self.response_complete = self.left_at_deadline = False
 
     @property
     def scope(self) -> Scope:
@@ -112,11 +112,11 @@ class GrpcCall:
         status, body, own = render_error(error, self.rpc.dialect)
         self.respond(status, body, (*own, *headers))
 
-    def disconnect(self) -> None:
+    def handle_disconnect(self) -> None:
         """Nobody waits for a reply any more: the client has disconnected, or its deadline has passed."""
         if self.response_complete:
             return
-        self.is_past_deadline = asyncio.get_running_loop().time() >= self._deadline - _CLOCK_TOLERANCE
+        self.left_at_deadline = asyncio.get_running_loop().time() >= self._deadline - _CLOCK_TOLERANCE
         on_gone = self.on_disconnect
         self._clear_references()
         if on_gone is not None:

@@ -26,7 +26,7 @@ async def answer_metadata_call(rpc: RpcMethod, body: bytes, model: str, info: Mo
     Raises what `ModelInfo` does, and InvalidArgument for a request that cannot be answered.
     """
     if rpc.service == INFERENCE_SERVICE:
-        return await _answer_inference(rpc, body, model, info)
+        return await _answer_inference_metadata(rpc, body, model, info)
     if rpc.name == "GetModelStatus":
         return tensorflow.encode_status_response(info.version_statuses())
     tensorflow.check_metadata_request(body)
@@ -34,7 +34,7 @@ async def answer_metadata_call(rpc: RpcMethod, body: bytes, model: str, info: Mo
     return tensorflow.encode_metadata_response(model, version, schema)
 
 
-async def _answer_inference(rpc: RpcMethod, body: bytes, model: str, info: ModelInfo) -> bytes:
+async def _answer_inference_metadata(rpc: RpcMethod, body: bytes, model: str, info: ModelInfo) -> bytes:
     if rpc.name in ("RepositoryModelLoad", "RepositoryModelUnload"):
         raise Unimplemented(triton_extensions.LOADING_UNSUPPORTED)
     only_ready = rpc.name == "RepositoryIndex" and _parse_message(rpc, body).ready

@@ -186,7 +186,7 @@ class GrpcServer:
                 self._predictions.on_request_complete(call)
             return await call.wait_for_reply()
         except asyncio.CancelledError:
-            call.disconnect()
+            call.handle_disconnect()
             raise
 
     def _close_connections(self, clients: Set[str]) -> None:
@@ -294,7 +294,7 @@ def _load_credentials(certificate: CertificateFiles) -> Any:
     return grpc.ssl_server_credentials([tuple(Path(file).read_bytes() for file in files)])
 
 
-async def warm_up_server(
+async def run_warmup_server(
     server: GrpcServer, samples: Iterable[tuple[RequestMetadata, bytes]], seconds: float
 ) -> None:
     """Start a server for this alone, call it for at most so many seconds, and stop it."""

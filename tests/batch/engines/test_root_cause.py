@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batch.engines.engine import PipelineName
-from batch.engines.root_cause import find_busy_job_server, find_root_cause, find_version_conflict
+from batch.engines.root_cause import explain_busy_job_server, explain_version_conflict, find_root_cause
 from batch.engines.spark import SparkEngine
 
 NESTED = """\
@@ -64,11 +64,11 @@ def test_versions_of_spark_that_do_not_match_are_named() -> None:
         "classdesc serialVersionUID = -6188971942555435033, local class serialVersionUID = 553100815431272095"
     )
 
-    assert find_version_conflict(trace).startswith(
+    assert explain_version_conflict(trace).startswith(
         "The job server and the cluster have different versions of Spark (InvalidClassException: "
         "org.apache.spark.scheduler.Task; local class incompatible). "
     )
-    assert find_version_conflict(NESTED) == find_version_conflict(FLAT) == ""
+    assert explain_version_conflict(NESTED) == explain_version_conflict(FLAT) == ""
 
 
 def test_versions_of_flink_that_do_not_match_are_named() -> None:
@@ -81,7 +81,7 @@ def test_versions_of_flink_that_do_not_match_are_named() -> None:
         "\tat java.base/java.lang.ClassLoader.loadClass(ClassLoader.java:525)\n\t... 7 more\n]"
     )
 
-    assert find_version_conflict(trace).startswith(
+    assert explain_version_conflict(trace).startswith(
         "The job server and the cluster have different versions of Flink (ClassNotFoundException: "
         "org.apache.flink.runtime.jobgraph.RestoreMode). "
     )
@@ -94,9 +94,9 @@ def test_a_job_server_that_has_a_job_is_named() -> None:
         "SPARK-2243).The currently running SparkContext was created at:\norg.apache.beam.X.y(X.java:1)"
     )
 
-    assert "run one job at a time (--jobs 1)" in find_busy_job_server(trace)
+    assert "run one job at a time (--jobs 1)" in explain_busy_job_server(trace)
     assert SparkEngine([], PipelineName("n"), 1).is_worker_lost(trace)
-    assert find_busy_job_server(NESTED) == find_busy_job_server(FLAT) == ""
+    assert explain_busy_job_server(NESTED) == explain_busy_job_server(FLAT) == ""
 
 
 def test_a_sentence_is_bounded() -> None:

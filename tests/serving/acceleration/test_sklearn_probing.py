@@ -24,7 +24,7 @@ from serving.acceleration.candidates import Predict
 from serving.acceleration.sklearn.candidates import FunctionCandidate
 from serving.acceleration.sklearn.verification_rows import make_verification_rows
 from serving.runtimes import LoadSpec
-from serving.runtimes.instance_batch import count_rows, is_finite
+from serving.runtimes.instance_batch import count_rows, is_finite_float32
 from serving.runtimes.sklearn_runtime.runtime import SklearnRuntime, load_model
 from tests.serving.acceleration.rows import assert_same_bits
 from tests.serving.runtimes.proving import prove
@@ -100,7 +100,7 @@ def test_missing_values_are_probed_where_they_are_taken(name: str, tmp_path: Pat
     assert any(
         np.isnan(np.asarray(rows)).any() for rows in served(MODELS[name](), tmp_path).make_verification_rows()
     )
-    assert all(map(is_finite, served(MODELS["boosting"](), tmp_path).make_verification_rows()))
+    assert all(map(is_finite_float32, served(MODELS["boosting"](), tmp_path).make_verification_rows()))
 
 
 # Candidates that are wrong in one point, each of which a probe must find.

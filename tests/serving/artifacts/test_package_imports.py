@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.artifacts.package_imports import find_imported_framework, find_required_framework
+from serving.artifacts.package_imports import find_archive_framework, find_imported_framework
 
 IMPORT = {"trainer/task.py": "import os\nimport tensorflow as tf\n"}
 
@@ -33,7 +33,7 @@ def write_tar(path: Path, texts: Mapping[str, str]) -> Path:
 
 
 def find_name(*archives: Path) -> str:
-    found = find_required_framework(map(str, archives))
+    found = find_archive_framework(map(str, archives))
     return "" if found is None else found.name
 
 
@@ -89,7 +89,7 @@ def test_archives_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     os.mkfifo(pipe)
 
     assert find_name(broken, cut, pipe, tmp_path / "missing", tmp_path) == ""
-    assert find_required_framework(["gs://bucket/trainer-0.1.tar.gz"]) is None
+    assert find_archive_framework(["gs://bucket/trainer-0.1.tar.gz"]) is None
     assert find_name(broken, cut, pipe, write_tar(tmp_path / "good", IMPORT)) == "TENSORFLOW"
 
 

@@ -13,7 +13,12 @@ from types import ModuleType
 
 import pytest
 
-from serving.artifacts.packages import InstallResult, find_hidden_modules, install_packages, search_path
+from serving.artifacts.packages import (
+    InstallResult,
+    describe_shadowed_packages,
+    install_packages,
+    search_path,
+)
 from serving.errors import LoadFailed
 from tests.end_to_end.models import wheel
 
@@ -190,7 +195,7 @@ def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
     found = install_packages([archive], tmp_path / "target")
 
     assert found.warnings == ()
-    assert [text.split(" (")[0] for text in sorted(find_hidden_modules([tmp_path / "target"]))] == [
+    assert [text.split(" (")[0] for text in sorted(describe_shadowed_packages([tmp_path / "target"]))] == [
         "The server has a module json of its own",
         "The server has a module numpy of its own",
     ]
@@ -201,7 +206,7 @@ def test_a_loaded_module_without_spec_hides_nothing(tmp_path: Path, monkeypatch:
 
     install_packages([wheel(tmp_path, "user", "1.0", {"mine.py": ""})], tmp_path / "target")
 
-    assert list(find_hidden_modules([tmp_path / "target"])) == []
+    assert list(describe_shadowed_packages([tmp_path / "target"])) == []
 
 
 def test_a_package_without_modules_is_a_warning(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from serving.artifacts.prepare import (
-    PreparationFailure,
     PreparationPhase,
     PreparationReport,
     PreparationRequest,
     PreparedVersion,
+    ReportedError,
     prepare_version,
 )
 from serving.errors import InvalidArgument, LoadFailed
@@ -172,7 +172,7 @@ def test_failures_are_reported_with_their_status(tmp_path: Path) -> None:
         "Failed to load model: User-provided package broken-0.1.tar.gz failed to install: "
     )
     message = "Not a request to prepare: Object missing required field `deployment_uri`"
-    assert unreadable.failed == PreparationFailure("INVALID_ARGUMENT", message)
+    assert unreadable.failed == ReportedError("INVALID_ARGUMENT", message)
 
 
 def test_impossible_requests_touch_nothing(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from serving.artifacts import shared_versions
 from serving.artifacts.shared_versions import (
-    CodeEnvironment,
     FetchRequest,
+    InstallSettings,
     LocalFiles,
     PublishRequest,
     RemoveRequest,
@@ -51,8 +51,8 @@ def files() -> FileStore:
     return FileStore(retry_seconds=5)
 
 
-def code(tmp_path: Path) -> CodeEnvironment:
-    return CodeEnvironment("", "", str(tmp_path / "cache"), 1 << 30, 60.0)
+def code(tmp_path: Path) -> InstallSettings:
+    return InstallSettings("", "", str(tmp_path / "cache"), 1 << 30, 60.0)
 
 
 def make_version(tmp_path: Path, size: int = 10, server: str = "a") -> Path:

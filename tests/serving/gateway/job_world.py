@@ -83,7 +83,7 @@ class World:
         )
 
     def _published(self, commit: Commit) -> None:
-        self.jobs.fail_orphaned_jobs(commit.after)
+        self.jobs.fail_jobs_missing_version(commit.after)
         for record in commit.after.jobs.values():
             if (record.job.job_id, record.job.state) not in self.seen:
                 self.seen.append((record.job.job_id, record.job.state))

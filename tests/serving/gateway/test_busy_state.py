@@ -88,7 +88,7 @@ def test_a_record_that_cannot_be_read_is_told_of(tmp_path: Path, document: bytes
 
 
 def test_what_must_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`insist` returns once it is written; `change` gives up at once, and nothing has changed."""
+    """`change_with_retry` returns once it is written; `change` gives up at once, and nothing has changed."""
     monkeypatch.setattr(module, "_RETRY_DELAY", 0.01)
 
     async def main(store: Flaky, catalog: Catalog) -> None:

@@ -47,7 +47,7 @@ async def serve_model(inside: Inside) -> None:
         inside.stopping.set()
 
     node = ServingNode(
-        arguments.make_source(settings.threads),
+        arguments.make_load_spec(settings.threads),
         settings,
         marks=inside.shared.marks,
         histograms=LatencyHistograms(len(NODE_PHASES), as_cells(inside.shared.counters)),

@@ -222,7 +222,7 @@ def test_what_was_ending_is_ended_by_the_next_server(tmp_path: Path) -> None:
         """The server was killed right after these were written down."""
         name = rules.job_name("p", "cancelled")
         await world.catalog.change(rules.cancel_job, name)
-        await world.catalog.change(rules.mark_failing, rules.job_name("p", "doomed"), "Its model is gone.")
+        await world.catalog.change(rules.fail_job, rules.job_name("p", "doomed"), "Its model is gone.")
 
     async def after(world: World) -> None:
         assert await world.until_ended("cancelled") is JobState.CANCELLED

@@ -159,7 +159,7 @@ def test_a_model_stands_for_its_default_version(world: World) -> None:
 
     assert by_model.target == by_version.target == V1
     assert by_model.target_uid == world.state.versions[V1].uid
-    assert jobs.find_target_version(world.state, world.job("a")) == world.state.versions[V1]
+    assert jobs.find_used_version(world.state, world.job("a")) == world.state.versions[V1]
     assert world.create("c").target == VersionName("p", "m", "v2")
     assert world.create("d", **BY_URI).target is None
 
@@ -426,7 +426,7 @@ def test_too_many_lost_attempts(world: World) -> None:
     assert jobs.is_ending(world.job("a"))
     assert world.on("a", start_attempt) is JobState.PREPARING
     assert world.job("a").attempt == 4
-    assert world.on("a", jobs.finish_job, "") is JobState.FAILED
+    assert world.on("a", jobs.end_stopped_job, "") is JobState.FAILED
     assert world.shown("a")["errorMessage"] == (
         "4 attempts were lost. It died. Its log tells more: pilotlight jobs stream-logs a"
     )
@@ -436,7 +436,7 @@ def test_too_many_lost_attempts(world: World) -> None:
     ("rule", "arguments", "state"),
     [
         (jobs.cancel_job, (), JobState.CANCELLED),
-        (jobs.mark_failing, ("Its model is gone.",), JobState.FAILED),
+        (jobs.fail_job, ("Its model is gone.",), JobState.FAILED),
     ],
 )
 def test_a_queued_job_ends_at_once(
@@ -460,14 +460,14 @@ def test_a_job_that_runs_ends_in_two_steps(world: World) -> None:
 
     assert world.on("a", jobs.cancel_job) is JobState.CANCELLING
     assert world.on("a", jobs.cancel_job) is JobState.CANCELLING
-    assert world.on("a", jobs.mark_failing, "late") is JobState.CANCELLING
-    assert world.on("b", jobs.mark_failing, "Its model is gone.") is JobState.PREPARING
+    assert world.on("a", jobs.fail_job, "late") is JobState.CANCELLING
+    assert world.on("b", jobs.fail_job, "Its model is gone.") is JobState.PREPARING
     assert world.on("b", jobs.cancel_job) is JobState.PREPARING
     assert [jobs.is_ending(world.job(job)) for job in "ab"] == [True, True]
     assert "errorMessage" not in world.shown("b")
 
-    assert world.on("a", jobs.finish_job, "") is JobState.CANCELLED
-    assert world.on("b", jobs.finish_job, "Something is left.") is JobState.FAILED
+    assert world.on("a", jobs.end_stopped_job, "") is JobState.CANCELLED
+    assert world.on("b", jobs.end_stopped_job, "Something is left.") is JobState.FAILED
     assert world.shown("b")["errorMessage"] == "Its model is gone. Something is left."
 
 
@@ -479,7 +479,7 @@ def test_a_finished_job_cannot_be_cancelled(world: World) -> None:
 
     with pytest.raises(FailedPrecondition, match="it is FAILED"):
         world.on("a", jobs.cancel_job)
-    assert world.on("a", jobs.mark_failing, "late") is JobState.FAILED
+    assert world.on("a", jobs.fail_job, "late") is JobState.FAILED
     assert world.shown("a")["errorMessage"] == "No such file."
 
 
@@ -490,7 +490,7 @@ def test_the_last_word_of_a_process_counts(world: World) -> None:
         world.on(job, start_attempt)
     world.on("a", jobs.cancel_job)
     world.on("b", jobs.cancel_job)
-    world.on("c", jobs.mark_failing, "Its model is gone.")
+    world.on("c", jobs.fail_job, "Its model is gone.")
 
     assert world.on("a", jobs.mark_succeeded, counted(3, 1)) is JobState.SUCCEEDED
     assert world.on("b", jobs.mark_failed, "x", counted(3, 1)) is JobState.CANCELLED
@@ -503,13 +503,13 @@ def test_a_version_that_was_made_anew_is_another(world: World) -> None:
     """One that is being deleted is gone already."""
     world.create("a")
     deletion = world.do(versions.delete_version, V1).name
-    assert jobs.find_target_version(world.state, world.job("a")) is None
+    assert jobs.find_used_version(world.state, world.job("a")) is None
 
     world.do(versions.finish_delete, deletion)
     world.version("v1")
 
-    assert jobs.find_target_version(world.state, world.job("a")) is None
-    assert jobs.find_target_version(world.state, world.create("b")) is not None
+    assert jobs.find_used_version(world.state, world.job("a")) is None
+    assert jobs.find_used_version(world.state, world.create("b")) is not None
 
 
 def test_a_record_is_kept_as_it_is(world: World) -> None:

@@ -19,7 +19,7 @@ def test_every_route_is_in_the_table_and_every_row_is_a_route(tmp_path: Path) ->
     """By its id and its paths; predictions alone take the short way."""
     gateway = Gateway(ServeConfig(state_dir=tmp_path), SqliteStore(tmp_path / "state.db"), {})
 
-    assert Counter(route.name for route in gateway._build_routes()) == {
+    assert Counter(route.name for route in gateway._build_api_routes()) == {
         method.id: len(method.paths) for method in METHODS.values() if method not in PREDICTION_METHODS
     }
 

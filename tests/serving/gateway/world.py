@@ -85,7 +85,7 @@ class FakePool:
     def can_fork(self, spec: NodeSpec) -> bool:
         return self.forked
 
-    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
+    def set_wanted_pilots(self, specs: Collection[PilotSpec]) -> None:
         pass
 
     def list_pilots(self) -> Sequence[PilotStatus]:
@@ -102,14 +102,14 @@ class FakePool:
     def count_cores(self) -> int:
         return 2
 
-    def free_memory(self) -> int:
+    def available_memory(self) -> int:
         return 1 << 40
 
     def measure_memory(self, pids: Iterable[int]) -> MemoryUsage | None:
         found = list(pids)
         return machine.measure_memory(*found) if found else None
 
-    def starved_seconds(self, node: Node) -> float:
+    def run_delay_seconds(self, node: Node) -> float:
         return 0.0
 
     async def __aenter__(self) -> Self:
@@ -221,7 +221,7 @@ class World:
     def _node_changed(self, node: Node) -> None:
         self.activator.on_node_changed(node)
         self.autoscaler.on_node_changed(node)
-        self.metrics.node_changed(node)
+        self.metrics.on_node_changed(node)
 
     def add(self, version: str, *, tracked: bool = True, **fields: Any) -> NodeSpec:
         """A version `MODEL/VERSION` of the project p, scaled from now on; the first is the default."""

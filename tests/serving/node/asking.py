@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from serving.http_headers import Headers
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.request import NO_SLOT, NodeRequest
 from serving.protocols import DEFAULT_METADATA, RequestMetadata
 
@@ -37,7 +37,7 @@ class Asked(NodeRequest):
 
 
 async def ask(
-    predictor: Predictor,
+    predictor: NodePredictor,
     *instances: Any,
     slot: int = NO_SLOT,
     seconds: float = 60.0,

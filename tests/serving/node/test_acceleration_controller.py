@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from serving import acceleration_record
-from serving.acceleration.activation import store_record
+from serving.acceleration.activation import store_result
 from serving.acceleration.verification import verify_candidates
 from serving.acceleration_record import AccelerationKey, BatchingFinding, RecordLocation
 from serving.node import acceleration_controller as module
 from serving.node.acceleration_controller import (
     AccelerationController,
-    cached_record_location,
+    allocate_record_location,
 )
 from serving.node.batch_equivalence import BatchingDecision
 from serving.runtimes import LoadSpec
@@ -38,7 +38,7 @@ def here(work: Callable[[], None]) -> None:
 
 def studied(folder: Path) -> RecordLocation:
     """A verdict by which GOOD serves."""
-    store_record(folder, KEY, verify_candidates(Fake([GOOD]), budget=0.0), 0.1)
+    store_result(folder, KEY, verify_candidates(Fake([GOOD]), budget=0.0), 0.1)
     return RecordLocation(str(folder), KEY)
 
 
@@ -267,8 +267,8 @@ def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest
         model_dir = tmp_path / name
         model_dir.mkdir()
         (model_dir / "model.pkl").write_text(name)
-        place = cached_record_location(cache, model_dir)
-        assert place == cached_record_location(cache, model_dir)
+        place = allocate_record_location(cache, model_dir)
+        assert place == allocate_record_location(cache, model_dir)
         acceleration_record.write_record(
             Path(place.folder), acceleration_record.AccelerationRecord(key=place.key)
         )

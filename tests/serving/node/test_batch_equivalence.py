@@ -136,12 +136,16 @@ def test_of_large_rows_no_more_are_merged_than_were_tried() -> None:
 
     verdict = judge_merging(Large())
 
-    assert (verdict.merge, verdict.limit_batch_rows(64), verdict.limit_batch_rows(2)) == (True, 4, 2)
+    assert (verdict.merge, verdict.compute_max_batch_rows(64), verdict.compute_max_batch_rows(2)) == (
+        True,
+        4,
+        2,
+    )
     assert warm_up_model(Large(), (64, 1)).seconds is not None
 
 
 def test_where_merging_is_refused_a_call_has_one_request() -> None:
-    assert BatchingDecision(False, "switched off").limit_batch_rows(64) == 1
+    assert BatchingDecision(False, "switched off").compute_max_batch_rows(64) == 1
 
 
 def test_rows_that_influence_each_other_are_found_out() -> None:

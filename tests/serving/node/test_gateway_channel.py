@@ -27,7 +27,7 @@ from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
 from serving.node.gateway_channel import GatewayChannel, GatewayChannelServer, _ChannelRequest
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.protocols import Dialect, RequestMetadata, encode_metadata
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.instance_batch import Batch
@@ -141,7 +141,7 @@ class World:
     """A node of a pool in the process of the test; `serving` ends with its server."""
 
     server: GatewayChannelServer
-    predictor: Predictor
+    predictor: NodePredictor
     serving: asyncio.Task[None]
     address: str
     gateways: list[Gateway] = field(default_factory=list)
@@ -179,7 +179,9 @@ def run(
     async def bounded() -> None:
         place = AdaptiveExecutor(thread, may_inline=short)
         place.record_duration(0.0)
-        predictor = Predictor(runtime, place, BatchLimits(64, 100, LONGEST), PredictSettings(), marks=board)
+        predictor = NodePredictor(
+            runtime, place, BatchLimits(64, 100, LONGEST), PredictSettings(), marks=board
+        )
         server = GatewayChannelServer(
             lambda: predictor if loaded else None, slots=SLOTS, max_body_bytes=LONGEST, drain_seconds=drain
         )

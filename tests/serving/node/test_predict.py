@@ -20,7 +20,7 @@ from serving.http_headers import Headers
 from serving.model_schema import ModelSchema
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.instance_batch import Batch
@@ -77,13 +77,13 @@ class Held(Peeking):
 
 
 @contextmanager
-def predictor(runtime: Any, *, short: bool = True, **settings: Any) -> Iterator[Predictor]:
+def predictor(runtime: Any, *, short: bool = True, **settings: Any) -> Iterator[NodePredictor]:
     """A predictor for `runtime`; whether its calls are `short` decides where they are computed."""
     with ThreadPoolExecutor(1) as thread:
         place = AdaptiveExecutor(thread, may_inline=short)
         place.record_duration(0.0)
         bounds = BatchLimits(8, 100, 10_000)
-        yield Predictor(runtime, place, bounds, PredictSettings(**settings), marks=runtime.board)
+        yield NodePredictor(runtime, place, bounds, PredictSettings(**settings), marks=runtime.board)
 
 
 @pytest.mark.parametrize(

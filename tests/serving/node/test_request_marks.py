@@ -69,7 +69,7 @@ def test_a_call_raises_nothing_that_would_end_its_thread(kind: type[BaseExceptio
         with pytest.raises(ModelFailed, match=f"{kind.__name__}: enough"):
             marked()
 
-        assert mark.current_call == 0
+        assert mark.current_call_number == 0
 
 
 def test_the_oldest_of_several_calls_is_the_current_one() -> None:
@@ -79,7 +79,7 @@ def test_the_oldest_of_several_calls_is_the_current_one() -> None:
     began, release = threading.Event(), threading.Event()
 
     def call(is_long: bool) -> None:
-        seen.append(mark.current_call)
+        seen.append(mark.current_call_number)
         if is_long:
             began.set()
             release.wait(HANG_SECONDS)
@@ -90,11 +90,11 @@ def test_the_oldest_of_several_calls_is_the_current_one() -> None:
     assert began.wait(HANG_SECONDS)
     for _ in range(2):
         marked(False)
-    assert (seen, mark.current_call) == ([1, 1, 1], 1)
+    assert (seen, mark.current_call_number) == ([1, 1, 1], 1)
     release.set()
     thread.join(HANG_SECONDS)
 
-    assert mark.current_call == 0
+    assert mark.current_call_number == 0
 
 
 def computed(board: RequestMarks, *times: float) -> NodeRequest:

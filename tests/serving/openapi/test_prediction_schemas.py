@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, for_ai_platform
+from serving.model_schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, with_bare_answers
 from serving.openapi import prediction_schemas
 
 
@@ -94,7 +94,7 @@ def test_an_only_output_without_its_name() -> None:
     """In the shape and in the example; where a signature has several, they keep theirs."""
     several = (TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "FP32", (-1,)))
     known = ModelSchema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
-    bare = for_ai_platform(known, bare=True)
+    bare = with_bare_answers(known, bare=True)
 
     assert prediction_schemas.example_response(bare) == {"predictions": [[0.5, 0.5], [0.5, 0.5]]}
     assert jsonschema_rs.is_valid(
@@ -103,9 +103,9 @@ def test_an_only_output_without_its_name() -> None:
     assert not jsonschema_rs.is_valid(
         prediction_schemas.build_response_schema(bare), prediction_schemas.example_response(known)
     )
-    assert for_ai_platform(known, bare=False) is known
-    assert for_ai_platform(NUMBERS, bare=True) is NUMBERS
-    both = for_ai_platform(graph(*IMAGE.signatures[DEFAULT_SIGNATURE].inputs, outputs=several), bare=True)
+    assert with_bare_answers(known, bare=False) is known
+    assert with_bare_answers(NUMBERS, bare=True) is NUMBERS
+    both = with_bare_answers(graph(*IMAGE.signatures[DEFAULT_SIGNATURE].inputs, outputs=several), bare=True)
     assert jsonschema_rs.is_valid(
         prediction_schemas.build_response_schema(both), {"predictions": [{"y": 1, "z": 2}]}
     )

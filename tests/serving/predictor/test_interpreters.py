@@ -78,4 +78,4 @@ def test_the_setting_wins_over_the_file_which_is_read_again(tmp_path: Path) -> N
 
 def test_an_environment_may_be_named_by_its_folder() -> None:
     """Its path is not resolved: an interpreter finds its environment by it."""
-    assert interpreters.resolve_interpreter(sys.prefix) == str(Path(sys.prefix, "bin", "python"))
+    assert interpreters.resolve_interpreter_path(sys.prefix) == str(Path(sys.prefix, "bin", "python"))

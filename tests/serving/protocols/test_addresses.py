@@ -11,11 +11,11 @@ from serving.names import ModelName
 from serving.protocols.addresses import (
     ModelAddress,
     choose_version,
-    format_version,
+    extract_version_number,
+    find_version_number_error,
     parse_address,
-    parse_version_number,
+    to_protocol_version,
     unknown_model_error,
-    version_number_error,
 )
 
 MODEL = ModelName("local", "census")
@@ -46,8 +46,8 @@ MODEL = ModelName("local", "census")
 )
 def test_the_number_of_a_version(version: str, told: str) -> None:
     """Letters, maybe one `_` or `-`, and a number of 64 bits; what has none is told by its id."""
-    assert parse_version_number(version) == told
-    assert format_version(version) == (told or version)
+    assert extract_version_number(version) == told
+    assert to_protocol_version(version) == (told or version)
 
 
 VERSIONS = {
@@ -111,9 +111,12 @@ def test_a_label_that_is_on_none_is_no_argument(label: str) -> None:
 def test_numbers_of_versions_have_63_bits() -> None:
     """As in TensorFlow Serving."""
     assert (
-        version_number_error(f"{2**63 - 1}") is version_number_error("v1") is version_number_error("") is None
+        find_version_number_error(f"{2**63 - 1}")
+        is find_version_number_error("v1")
+        is find_version_number_error("")
+        is None
     )
-    assert "Failed to convert version: 9223372036854775808" in str(version_number_error(f"{2**63}"))
+    assert "Failed to convert version: 9223372036854775808" in str(find_version_number_error(f"{2**63}"))
 
 
 def test_what_may_be_several_is_refused() -> None:

@@ -16,7 +16,7 @@ from serving.runtimes.instance_batch import (
     copy_batch,
     count_bytes,
     count_rows,
-    is_finite,
+    is_finite_float32,
     split_batch,
     take_rows,
 )
@@ -77,10 +77,10 @@ def test_tensors_are_not_predictions_of_instances() -> None:
 )
 def test_finite_means_in_float32_too(rows: Any, finite: bool, but_missing: bool) -> None:
     """Missing values aside, where they are allowed; integers always are."""
-    assert is_finite(np.array(rows)) is finite
-    assert is_finite(np.array(rows), allow_nan=True) is but_missing
+    assert is_finite_float32(np.array(rows)) is finite
+    assert is_finite_float32(np.array(rows), allow_nan=True) is but_missing
 
 
 def test_what_is_no_array_of_numbers_is_not() -> None:
     """Lists are left to the library."""
-    assert not is_finite([[1.0]])
+    assert not is_finite_float32([[1.0]])

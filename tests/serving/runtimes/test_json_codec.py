@@ -62,7 +62,7 @@ def outcome(body: bytes, form: InputFormat) -> Any:
 def plain_outcome(body: bytes, form: InputFormat) -> Any:
     """The same by way of Python values."""
     try:
-        instances, parameters = json_codec._decode_values(body, lambda _: form, DEFAULT_MAX_DEPTH)
+        instances, parameters = json_codec._decode_generic(body, lambda _: form, DEFAULT_MAX_DEPTH)
     except InvalidInputs as error:
         return error.message
     return written(instances), parameters

@@ -10,7 +10,7 @@ import pytest
 
 from serving.runtimes import Runtime, output_equality
 from serving.runtimes.instance_batch import Batch, count_rows
-from serving.runtimes.output_equality import make_bounded_rows
+from serving.runtimes.output_equality import make_synthetic_batch
 
 NAN = float("nan")
 MIB = 1 << 20
@@ -94,7 +94,7 @@ def columns(rows: int, width: int) -> Batch:
 
 
 def given(runtime: Runtime, most: int) -> int:
-    rows = make_bounded_rows(runtime, most)
+    rows = make_synthetic_batch(runtime, most)
     assert rows is not None
     return count_rows(rows)
 
@@ -121,4 +121,6 @@ def test_of_plain_rows_the_bytes_are_not_known() -> None:
 
 
 def test_there_may_be_none() -> None:
-    assert make_bounded_rows(cast(Runtime, SimpleNamespace(make_synthetic_rows=lambda _: None)), 64) is None
+    assert (
+        make_synthetic_batch(cast(Runtime, SimpleNamespace(make_synthetic_rows=lambda _: None)), 64) is None
+    )

@@ -112,7 +112,7 @@ def test_rows_of_other_columns_are_left_out(booster: xgb.Booster) -> None:
     used = {
         feature
         for tree in read_trees(booster)
-        for node in tree.inner_nodes()
+        for node in tree.threshold_nodes()
         for feature in [tree.features[node]]
     }
     assert {int(one) for batch in batches for one in batch.indices} == used

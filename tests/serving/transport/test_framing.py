@@ -35,7 +35,7 @@ class Keeping(FrameProtocol):
     def on_frames_read(self) -> None:
         pass
 
-    def on_drain(self) -> None:
+    def on_writable(self) -> None:
         self.writes += 1
 
     def put(self, number: int, size: int) -> None:

@@ -49,7 +49,7 @@ async def run_one_trial(request: TrainingRequest, orders: Path, output: Path) ->
         pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
         with output.open("wb") as file:
             async with pool:
-                pool.start_pilots([spec])
+                pool.set_wanted_pilots([spec])
                 await pool.wait_for_pilots(60.0)
                 async with pool.run_forked(spec, launch, output=file.fileno(), grace_seconds=20) as child:
                     assert child is not None

@@ -20,7 +20,7 @@ from serving.gateway.methods import METHODS, PREDICT_METHOD, ApiMethod
 from serving.gateway.observability.metrics import CONTENT_TYPE
 from serving.gateway.state.records import JobKindName, VersionRecord
 from serving.http_headers import JSON
-from serving.model_schema import for_ai_platform, unpack_outline
+from serving.model_schema import unpack_outline, with_bare_answers
 from serving.openapi import prediction_operations
 from serving.openapi.document import (
     ANY_ERRORS,
@@ -484,7 +484,7 @@ def build_server_document(*, tokens: bool, project: str, old_errors: bool) -> Js
         for number, path in enumerate(_list_paths(method)):
             found = operation.to_json(f"{name}.{number}" if number else name, path)
             if old_errors and method is PREDICT_METHOD:
-                found = prediction_operations.with_legacy_errors(found)
+                found = prediction_operations.add_legacy_errors(found)
             paths.setdefault(to_path_template(path), {})[method.verb.lower()] = found
     found = build_document(_TITLE, _DESCRIPTION, paths, _build_components(), tokens=tokens)
     found["info"]["x-default-project"] = project
@@ -509,16 +509,16 @@ def iter_prediction_paths(
 
 def _render_prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
     """Describe predictions with a version, as JSON: this takes a fraction of a millisecond."""
-    schema = for_ai_platform(unpack_outline(packed), bare=bare)
+    schema = with_bare_answers(unpack_outline(packed), bare=bare)
     rendered = prediction_operations.build_predict_operation(schema, name).to_json(
         f"{PREDICT_METHOD.id}/{name}", ""
     )
     about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
-    rendered = prediction_operations.with_example(rendered, schema)
+    rendered = prediction_operations.add_example(rendered, schema)
     return orjson.dumps(
         {
             "post": {
-                **(prediction_operations.with_legacy_errors(rendered) if old_errors else rendered),
+                **(prediction_operations.add_legacy_errors(rendered) if old_errors else rendered),
                 **about,
             }
         }

@@ -14,7 +14,7 @@ from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.control.schema_registry import SchemaRegistry
 from serving.gateway.state.catalog_state import CatalogState
 from serving.gateway.state.records import VersionRecord
-from serving.model_schema import for_ai_platform, schema_to_json
+from serving.model_schema import schema_to_json, with_bare_answers
 from serving.names import VersionName
 
 
@@ -42,6 +42,6 @@ class ModelSchemasApi:
 
     async def _schema_response(self, record: VersionRecord) -> Response:
         bare = record.deployed is not None and record.deployed.answers_bare_output(self._single_output)
-        schema = for_ai_platform(await self._schemas.get_schema(record), bare=bare)
+        schema = with_bare_answers(await self._schemas.fetch_schema(record), bare=bare)
         rendered: dict[str, Any] = {"version": str(record.name), **schema_to_json(schema)}
         return json_response(rendered)

@@ -41,15 +41,15 @@ _MAX_QUEUED = 31
 
 
 class StatusApi:
-    """`find_scope` is given where other servers share the state: it gets the uid of a version, or ""."""
+    """`find_server_scope` is given where servers share the state: it gets the uid of a version, or ""."""
 
     def __init__(
         self,
         overview: ServerStatus,
         metrics: Metrics,
-        find_scope: Callable[[str], ServerScope] | None = None,
+        find_server_scope: Callable[[str], ServerScope] | None = None,
     ) -> None:
-        self._find_scope = find_scope
+        self._find_server_scope = find_server_scope
         self._overview = overview
         self._metrics = metrics
         self._threads = ThreadPool("nodes", 1, queue=_MAX_QUEUED)
@@ -65,7 +65,7 @@ class StatusApi:
         def render_nodes() -> Json:
             measure, pid = self._overview.measure_memory, os.getpid()
             return {
-                **({} if self._find_scope is None else {"server": self._find_scope("").server}),
+                **({} if self._find_server_scope is None else {"server": self._find_server_scope("").server}),
                 "versions": [_render_version(view, measure) for view in versions],
                 "pilots": [_render_pilot(pilot, measure) for pilot in pilots],
                 "gateway": {"pid": pid, **_render_memory(machine.measure_memory(pid))},
@@ -88,15 +88,15 @@ class StatusApi:
     def _explain_record(self, record: VersionRecord) -> Response:
         view, tracked = self._overview.get_version(record), self._overview.get_tracked(record)
         if view is None or tracked is None:
-            return json_response({**_explain_unscaled(record), **self._render_scope(record)})
+            return json_response({**_explain_unready(record), **self._render_scope(record)})
         story = _explain_scaled(view, tracked, self._overview.now) | self._render_scope(record)
         warnings = list(record.version.warnings)
         return json_response({**story, "warnings": warnings} if warnings else story)
 
     def _render_scope(self, record: VersionRecord) -> Json:
-        if self._find_scope is None:
+        if self._find_server_scope is None:
             return {}
-        scope = self._find_scope(record.uid)
+        scope = self._find_server_scope(record.uid)
         return {"server": scope.server, "owners": list(scope.owners)}
 
 
@@ -167,7 +167,7 @@ def _round_optional(seconds: float | None) -> float | None:
 # ---- /why
 
 
-def _explain_unscaled(record: VersionRecord) -> Json:
+def _explain_unready(record: VersionRecord) -> Json:
     """Explain a version that is being created or deleted, or failed."""
     version = record.version
     state = version.state.value if version.state is not None else "STATE_UNSPECIFIED"

@@ -31,8 +31,8 @@ _THREADS, _QUEUE = 2, 30
 class VersionLogsApi:
     """Serves the files in `folder`, which holds all logs.
 
-    If it is `guarded`, projects are kept apart: a request whose record does not name its project, as in
-    records of earlier releases, is shown to nobody.
+    With `separate_projects`, a request whose record does not name its project, as in records of earlier
+    releases, is shown to nobody.
     """
 
     def __init__(self, folder: Path, state: Callable[[], CatalogState], *, separate_projects: bool) -> None:

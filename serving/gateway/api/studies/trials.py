@@ -110,7 +110,7 @@ class TrialsApi:
     async def check_early_stopping_state(self, request: Request) -> Response:
         """projects.locations.studies.trials.checkEarlyStoppingState: an operation that is done already."""
         started_at, name, number = time.time(), study_name(request), _trial_number(request)
-        snapshot = studies.get_own_study(self._catalog.state, name, "")
+        snapshot = studies.get_writable_study(self._catalog.state, name, "")
         trial = trials.get_trial(self._catalog.state, name, number)
         operation = await self._catalog.change(
             trials.record_stopping_check,

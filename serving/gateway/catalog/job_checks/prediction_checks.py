@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION
-from serving.gateway.catalog.job_checks.places import find_place_problem
+from serving.gateway.catalog.job_checks.file_paths import find_path_problem
 from serving.gateway.catalog.lookup import resolve_version
 from serving.gateway.state.catalog_state import StateDraft
 from serving.gateway.state.records import (
@@ -171,7 +171,7 @@ def _check_numbers(given: PredictionInput) -> None:
 
 
 def _check_path(field: str, path: str, *, wildcard: bool = False) -> None:
-    if problem := find_place_problem(path):
+    if problem := find_path_problem(path):
         raise _input_error(field, problem)
     if "*" in (path[:-1] if wildcard else path):
         place = "only be the last character" if wildcard else "not be in it"

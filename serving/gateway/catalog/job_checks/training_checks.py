@@ -12,7 +12,7 @@ import msgspec
 
 from serving.errors import InvalidArgument, ServingError, field_error
 from serving.gateway.catalog.checks import NUMERIC_VERSION, check_image_name
-from serving.gateway.catalog.job_checks.places import find_place_problem
+from serving.gateway.catalog.job_checks.file_paths import find_path_problem
 from serving.gateway.catalog.job_checks.training_replicas import (
     ALGORITHMS,
     CUSTOM,
@@ -359,7 +359,7 @@ def _check_job_dir(given: TrainingInput) -> None:
 
 
 def _check_uri(field: str, uri: str) -> None:
-    if problem := find_place_problem(uri):
+    if problem := find_path_problem(uri):
         raise _input_error(field, problem)
 
 

@@ -47,7 +47,7 @@ def scale_tier(given: TrainingInput) -> str:
     return given.scale_tier.upper() or "BASIC"
 
 
-def list_replicas(given: TrainingInput) -> Sequence[ReplicaRequest]:
+def list_replica_groups(given: TrainingInput) -> Sequence[ReplicaRequest]:
     """The groups that have replicas, the master first, for an input that has been checked."""
     tier = scale_tier(given)
     workers, servers = TIERS.get(tier, (int(given.worker_count or 0), int(given.parameter_server_count or 0)))

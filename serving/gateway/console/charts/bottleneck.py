@@ -42,11 +42,11 @@ class Bottleneck:
 
 def find_bottleneck(name: VersionName, sums: PhaseSums, *, period: str) -> Bottleneck | None:
     """None without an answer. `period` says of when the sums are: `in the last 5 minutes`."""
-    total, cold = sums.without_starts("total"), sums.started.get("total", PhaseSum())
+    total, cold = sums.subtract_started("total"), sums.started.get("total", PhaseSum())
     if not total.requests and not cold.requests:
         return None
     # Of all these requests: a few of them may have waited for a place.
-    phases = {phase: sums.without_starts(phase) for phase in _WORDS}
+    phases = {phase: sums.subtract_started(phase) for phase in _WORDS}
     means = {
         phase: one.seconds / max(total.requests, one.requests)
         for phase, one in phases.items()

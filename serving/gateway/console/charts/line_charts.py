@@ -101,7 +101,7 @@ def draw_chart(
         tuple(
             ChartTableRow(
                 (format_row or format_across)(end),
-                tuple(_format_part(points, start, end, summarize, unit) for points in drawn.values()),
+                tuple(_summarize_part(points, start, end, summarize, unit) for points in drawn.values()),
             )
             for start, end in zip(starts, ends, strict=False)
         ),
@@ -135,7 +135,7 @@ def _divide(left: float, right: float, parts: int) -> list[float]:
     return [left * (1 - part / parts) + right * (part / parts) for part in range(parts + 1)]
 
 
-def _format_part(
+def _summarize_part(
     points: Points, start: float, end: float, summarize: Callable[[Sequence[float]], float], unit: str
 ) -> str:
     values = [y for x, y in points if start < x <= end and not math.isnan(y)]

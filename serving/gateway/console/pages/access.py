@@ -19,10 +19,10 @@ from serving.errors import (
     http_status,
 )
 from serving.gateway.access.access_control import AccessControl
-from serving.gateway.access.policy import ADMIN, check_principal
+from serving.gateway.access.policy import ADMIN, normalize_principal
 from serving.gateway.access.policy_bindings import add_member, remove_member
 from serving.gateway.access.roles import ROLES
-from serving.gateway.access.tokens import TokenRecord, mint_token, parse_duration
+from serving.gateway.access.tokens import TokenRecord, mint_token, parse_lifetime
 from serving.gateway.audit.log_entry import OK_STATUS, AuditedCall, status_from_error
 from serving.gateway.console.forms import EMPTY_FORM, Form
 from serving.gateway.console.visit import Visit, action, page
@@ -131,7 +131,7 @@ async def create_token(visit: Visit) -> Response:
 
 async def revoke_token(visit: Visit) -> Response:
     visit.require(_CHANGE_TOKENS)
-    access, token, audit = _get_access(visit), visit.path["token"], visit.console.audit
+    access, token, audit = _get_access(visit), visit.path_params["token"], visit.console.audit
     if all(record.name != token for record in await access.list_tokens()):
         raise NotFound(f"There is no token {token!r}.")
     call = visit.describe_call(
@@ -160,14 +160,14 @@ async def _put_token(visit: Visit, access: AccessControl, record: TokenRecord, c
 
 def _mint_token(visit: Visit, form: Form) -> tuple[str, TokenRecord]:
     """Raises InvalidArgument, PermissionDenied."""
-    principal, lifetime, title = check_principal(form["principal"]), form["lifetime"], form["title"]
+    principal, lifetime, title = normalize_principal(form["principal"]), form["lifetime"], form["title"]
     if principal == ADMIN.principal and visit.caller != ADMIN:
         # Its rights are not those of a role, and cannot be taken.
         raise PermissionDenied(f"Only {principal} makes tokens for itself.")
     if len(title) > _MAX_TITLE:
         raise InvalidArgument(f"What a token is for takes at most {_MAX_TITLE} characters.", field="title")
     return mint_token(
-        principal, time.time(), title=title, seconds=parse_duration(lifetime) if lifetime else None
+        principal, time.time(), title=title, seconds=parse_lifetime(lifetime) if lifetime else None
     )
 
 

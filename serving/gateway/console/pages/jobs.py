@@ -92,7 +92,7 @@ async def show_job(visit: Visit) -> Response:
 async def _render_job(visit: Visit, form: Form | None = None, error: ServingError | None = None) -> Response:
     """`form` has the labels of a change that was refused with `error`."""
     values = await _read_job(visit)
-    job, names = values["job"], visit.path
+    job, names = values["job"], visit.path_params
     return visit.render(
         "job.html",
         status=200 if error is None else http_status(error),
@@ -113,12 +113,14 @@ async def show_job_progress(visit: Visit) -> Response:
 
 
 async def _read_job(visit: Visit) -> Json:
-    job = await visit.call("projects.jobs.get", project=visit.project, job=visit.path["job"])
-    progress = await visit.call("pilotlight.jobs.progress", project=visit.project, job=visit.path["job"])
+    job = await visit.call("projects.jobs.get", project=visit.project, job=visit.path_params["job"])
+    progress = await visit.call(
+        "pilotlight.jobs.progress", project=visit.project, job=visit.path_params["job"]
+    )
     has_ended = job.get("state") in FINAL_STATES
     return {
-        **visit.path,
-        "id": visit.path["job"],
+        **visit.path_params,
+        "id": visit.path_params["job"],
         "job": job,
         "what": describe_job(job),
         "progress": progress,
@@ -126,7 +128,7 @@ async def _read_job(visit: Visit) -> Json:
         "seconds": measure_run(job, datetime.datetime.now(datetime.UTC)),
         "may_cancel": not has_ended
         and job.get("state") != JobState.CANCELLING
-        and visit.may("projects.jobs.cancel", **visit.path),
+        and visit.may("projects.jobs.cancel", **visit.path_params),
     }
 
 
@@ -140,7 +142,11 @@ def measure_run(job: Json, now: datetime.datetime) -> int | None:
 
 async def show_log(visit: Visit) -> Response:
     """The whole log, from its beginning, in pages; `severity` is the least that is shown."""
-    project, job, severity = visit.path["project"], visit.path["job"], visit.query.get("severity", "")
+    project, job, severity = (
+        visit.path_params["project"],
+        visit.path_params["job"],
+        visit.query.get("severity", ""),
+    )
     conditions = [f'resource.labels.job_id="{job}"', *([f"severity>={severity}"] if severity else [])]
     asked = {
         "resourceNames": [f"projects/{project}"],
@@ -160,11 +166,11 @@ async def show_log(visit: Visit) -> Response:
 
 
 async def cancel_job(visit: Visit) -> Response:
-    path = JOB_PATH.format_map(visit.path)
+    path = JOB_PATH.format_map(visit.path_params)
     try:
-        await visit.call("projects.jobs.cancel", body={}, project=visit.project, job=visit.path["job"])
+        await visit.call("projects.jobs.cancel", body={}, project=visit.project, job=visit.path_params["job"])
     except FailedPrecondition:
-        job = await visit.call("projects.jobs.get", project=visit.project, job=visit.path["job"])
+        job = await visit.call("projects.jobs.get", project=visit.project, job=visit.path_params["job"])
         if job.get("state") not in FINAL_STATES:
             raise
         return visit.redirect(path, notice=f"The job had ended before: {job['state']}.")
@@ -179,13 +185,13 @@ async def update_labels(visit: Visit) -> Response:
             query={"updateMask": "labels"},
             body={"labels": parse_labels(form["labels"]), "etag": form["etag"]},
             project=visit.project,
-            job=visit.path["job"],
+            job=visit.path_params["job"],
         )
     except REFUSED_TO_VISITOR:
         raise
     except ServingError as error:
         return await _render_job(visit, form, error)
-    return visit.redirect(JOB_PATH.format_map(visit.path), notice="The labels are changed.")
+    return visit.redirect(JOB_PATH.format_map(visit.path_params), notice="The labels are changed.")
 
 
 ROUTES = (

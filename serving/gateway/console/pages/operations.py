@@ -21,7 +21,7 @@ async def show_operations(visit: Visit) -> Response:
     operations, index = found.get("operations", []), visit.console.read_state().operation_index.by_project
     return visit.render(
         "operations.html",
-        rows=[_read_row(one) for one in operations],
+        rows=[_build_row(one) for one in operations],
         elsewhere=()
         if operations
         else visit.find_elsewhere(
@@ -42,24 +42,26 @@ async def show_operation_progress(visit: Visit) -> Response:
 
 async def cancel_operation(visit: Visit) -> Response:
     await visit.call(
-        "projects.operations.cancel", body={}, project=visit.project, operation=visit.path["operation"]
+        "projects.operations.cancel", body={}, project=visit.project, operation=visit.path_params["operation"]
     )
-    return visit.redirect(OPERATION_PATH.format_map(visit.path), notice="The operation was asked to stop.")
+    return visit.redirect(
+        OPERATION_PATH.format_map(visit.path_params), notice="The operation was asked to stop."
+    )
 
 
 async def _read_operation(visit: Visit) -> Json:
     operation = await visit.call(
-        "projects.operations.get", project=visit.project, operation=visit.path["operation"]
+        "projects.operations.get", project=visit.project, operation=visit.path_params["operation"]
     )
-    row = _read_row(operation)
+    row = _build_row(operation)
     return {
         "project": visit.project,
         "row": row,
-        "may_cancel": not row["done"] and visit.may("projects.operations.cancel", **visit.path),
+        "may_cancel": not row["done"] and visit.may("projects.operations.cancel", **visit.path_params),
     }
 
 
-def _read_row(operation: Json) -> Json:
+def _build_row(operation: Json) -> Json:
     metadata = operation.get("metadata", {})
     name = metadata.get("version", {}).get("name", "")
     version = name if "/" in name else f"{metadata.get('modelName', '')}/versions/{name}" if name else ""

@@ -81,7 +81,7 @@ class VersionFilter:
     text: str
     page: int
 
-    def matches(self, link: VersionLink) -> bool:
+    def matches_name(self, link: VersionLink) -> bool:
         """Whether a name contains the text, written as it is shown or as in an address."""
         if not self.text:
             return True
@@ -158,8 +158,8 @@ async def show_overview(visit: Visit) -> Response:
     visible, chosen = find_visible_versions(visit), _read_filter(visit)
     return visit.render(
         "overview.html",
-        versions=_share_versions(visit.console, visible, chosen),
-        resources=_share_resources(visit.console) if visit.may(_RESOURCES_METHOD) else None,
+        versions=_build_versions_part(visit.console, visible, chosen),
+        resources=_build_resources_part(visit.console) if visit.may(_RESOURCES_METHOD) else None,
         chosen=chosen,
         is_searchable=bool(chosen.text) or _count_versions(visit, visible) > _MOST_WITHOUT_SEARCH,
         is_of_many=len(visit.projects) > 1,
@@ -171,14 +171,14 @@ async def show_overview(visit: Visit) -> Response:
 async def show_versions(visit: Visit) -> Response:
     """The table of versions, which the page fetches again."""
     return visit.render_shared(
-        _share_versions(visit.console, find_visible_versions(visit), _read_filter(visit))
+        _build_versions_part(visit.console, find_visible_versions(visit), _read_filter(visit))
     )
 
 
 async def show_resources(visit: Visit) -> Response:
     """Memory and pilots, which the page fetches again."""
     visit.require(_RESOURCES_METHOD)
-    return visit.render_shared(_share_resources(visit.console))
+    return visit.render_shared(_build_resources_part(visit.console))
 
 
 def _read_filter(visit: Visit) -> VersionFilter:
@@ -196,7 +196,7 @@ def list_rows(visit: Visit, names: Iterable[VersionName]) -> Iterator[VersionRow
     """Those of the versions that the visitor may see."""
     state = visit.console.read_state()
     for name in names:
-        if visit.may_below(_METHOD, str(name)):
+        if visit.may_on_resource(_METHOD, str(name)):
             is_default = state.models[name.parent].default == name.version
             link = VersionLink(name.project, name.model, name.version, is_default)
             record = state.versions[name]
@@ -207,7 +207,7 @@ def _iter_empty_models(visit: Visit, project: str) -> Iterator[ModelName]:
     """The models without a version that the visitor may see, of a project if it is given."""
     state = visit.console.read_state()
     for name in sorted(one for one in state.models if not state.version_order.list_children(one)):
-        if project in ("", name.project) and visit.may_below("projects.models.get", str(name)):
+        if project in ("", name.project) and visit.may_on_resource("projects.models.get", str(name)):
             yield name
 
 
@@ -235,16 +235,18 @@ def find_visible_versions(visit: Visit) -> VisibleVersions:
     """Asks for a project first: who may see all of it has the same rights as others who may."""
     models = visit.console.read_state().models
     projects = {name.project for name in models}
-    whole = frozenset(one for one in projects if visit.may_below(_METHOD, f"projects/{one}"))
+    whole = frozenset(one for one in projects if visit.may_on_resource(_METHOD, f"projects/{one}"))
     return VisibleVersions(
         whole,
         frozenset(
-            name for name in models if name.project not in whole and visit.may_below(_METHOD, str(name))
+            name for name in models if name.project not in whole and visit.may_on_resource(_METHOD, str(name))
         ),
     )
 
 
-def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: VersionFilter) -> SharedPart:
+def _build_versions_part(
+    console: ConsoleServices, visible: VisibleVersions, chosen: VersionFilter
+) -> SharedPart:
     shown = visible.select_project(chosen.project) if chosen.project else visible
 
     async def read_values() -> Mapping[str, Any]:
@@ -258,7 +260,7 @@ def _share_versions(console: ConsoleServices, visible: VisibleVersions, chosen: 
             group = "asleep" if is_asleep else _find_group(describe_condition(record, snapshot))
             counts[group] += 1
             projects.add(link.project)
-            if chosen.group in ("", group) and chosen.matches(link):
+            if chosen.group in ("", group) and chosen.matches_name(link):
                 matching.append((link, record, snapshot))
         pages = max(1, -(-len(matching) // _PAGE_SIZE))
         first = (min(max(chosen.page, 1), pages) - 1) * _PAGE_SIZE
@@ -304,7 +306,7 @@ def _list_filters(chosen: VersionFilter, counts: Counter[str]) -> Iterator[tuple
             yield title, counts[name], chosen.build_query(state=name, page=1), name == chosen.group
 
 
-def _share_resources(console: ConsoleServices) -> SharedPart:
+def _build_resources_part(console: ConsoleServices) -> SharedPart:
     status = console.server_status
 
     async def read_values() -> Mapping[str, Any]:

@@ -38,7 +38,7 @@ async def show_form(visit: Visit) -> Response:
 
 async def submit_job(visit: Visit) -> Response:
     """Nothing is created while the input does not exist."""
-    form, project = await visit.read_form(), visit.path["project"]
+    form, project = await visit.read_form(), visit.path_params["project"]
     visit.require("projects.jobs.create", project=project)
     if form["replacement"]:
         return await _render_form(visit, form.replace(input_paths=form["replacement"]))
@@ -56,7 +56,7 @@ async def submit_job(visit: Visit) -> Response:
 async def _render_form(
     visit: Visit, form: Form, *, error: ServingError | None = None, missing: MissingInput | None = None
 ) -> Response:
-    project = visit.path["project"]
+    project = visit.path_params["project"]
     field_errors = locate_error(error, _FIELDS, _API_NAMES)
     replacement = ""
     if missing is not None:

@@ -68,7 +68,7 @@ async def show_form(visit: Visit) -> Response:
 
 async def submit_job(visit: Visit) -> Response:
     """Nothing is created while a package does not exist."""
-    form, project = await visit.read_form(), visit.path["project"]
+    form, project = await visit.read_form(), visit.path_params["project"]
     visit.require("projects.jobs.create", project=project)
     if form["replacement"]:
         return _render_form(visit, form.replace(package_uris=form["replacement"]))
@@ -139,7 +139,7 @@ def _build_job(form: Form) -> Json:
 
 async def show_curves(visit: Visit) -> Response:
     """The metrics of a training job, a chart for each, until it has ended."""
-    project, job_id = visit.path["project"], visit.path["job"]
+    project, job_id = visit.path_params["project"], visit.path_params["job"]
     job = await visit.call("projects.jobs.get", project=project, job=job_id)
     return visit.render_partial(
         "_metric_curves.html",

@@ -46,7 +46,7 @@ class TrialTable:
         return orjson.dumps(asdict(self)).decode()
 
 
-def read_trials(job: Json) -> TrialTable:
+def build_trial_table(job: Json) -> TrialTable:
     """Raises FailedPrecondition for a job without trials."""
     given, output = job.get("trainingInput", {}), job.get("trainingOutput", {})
     if "hyperparameters" not in given:
@@ -55,14 +55,14 @@ def read_trials(job: Json) -> TrialTable:
     trials = [one for one in output.get("trials", []) if "objectiveValue" in one.get("finalMetric", {})]
     best_by_number: dict[int, float] = {}
     best: float | None = None
-    for number, value in sorted((_read_number(one), _read_value(one)) for one in trials):
+    for number, value in sorted((_read_number(one), _read_objective(one)) for one in trials):
         best = value if best is None else choose_better(best, value)
         best_by_number[number] = best
     rows = tuple(
         TrialRow(
             _read_number(one),
             one.get("state", ""),
-            _read_value(one),
+            _read_objective(one),
             best_by_number[_read_number(one)],
             one["finalMetric"].get("trainingStep", ""),
             one.get("hyperparameters", {}),
@@ -79,7 +79,7 @@ def _read_number(trial: Json) -> int:
     return int(trial["trialId"])
 
 
-def _read_value(trial: Json) -> float:
+def _read_objective(trial: Json) -> float:
     return float(trial["finalMetric"]["objectiveValue"])
 
 
@@ -89,7 +89,9 @@ async def show_trials(visit: Visit) -> Response:
 
 async def show_importance(visit: Visit) -> Response:
     """The share of each parameter. The page does not wait for it: the first answer takes seconds."""
-    found = await visit.call("pilotlight.jobs.importance", project=visit.project, job=visit.path["job"])
+    found = await visit.call(
+        "pilotlight.jobs.importance", project=visit.project, job=visit.path_params["job"]
+    )
     shares = sorted(found.get("shares", {}).items(), key=lambda item: -item[1])
     return visit.render_partial("_importance.html", done=True, shares=shares)
 
@@ -100,11 +102,11 @@ async def show_trial_table(visit: Visit) -> Response:
 
 
 async def _read_table(visit: Visit) -> Json:
-    job = await visit.call("projects.jobs.get", project=visit.project, job=visit.path["job"])
+    job = await visit.call("projects.jobs.get", project=visit.project, job=visit.path_params["job"])
     return {
         "project": visit.project,
-        "id": visit.path["job"],
-        "table": read_trials(job),
+        "id": visit.path_params["job"],
+        "table": build_trial_table(job),
         "has_ended": job.get("state") in FINAL_STATES,
         "may_deploy": visit.may("projects.models.create", project=visit.project),
     }
@@ -112,7 +114,7 @@ async def _read_table(visit: Visit) -> Json:
 
 async def show_models(visit: Visit) -> Response:
     """The folders that can be deployed: with one only, straight to the form that deploys it."""
-    trial, project, job_id = visit.query.get("trial", ""), visit.project, visit.path["job"]
+    trial, project, job_id = visit.query.get("trial", ""), visit.project, visit.path_params["job"]
     job = await visit.call("projects.jobs.get", project=project, job=job_id)
     if not trial and "hyperparameters" in job.get("trainingInput", {}):
         trial = _BEST_TRIAL

@@ -31,7 +31,7 @@ _MOST_CHARACTERS: Final = 1000
 
 
 def read_name(visit: Visit) -> VersionName:
-    return VersionName(visit.path["project"], visit.path["model"], visit.path["version"])
+    return VersionName(visit.path_params["project"], visit.path_params["model"], visit.path_params["version"])
 
 
 async def call_version(
@@ -92,7 +92,7 @@ def _find_bottleneck(
 ) -> Bottleneck | None:
     """Of the last minutes, where these had an answer."""
     name, sums = read_name(visit), add_up_phases(phases, started)
-    if sampled := visit.console.history.read_phase_sample(uid):
+    if sampled := visit.console.history.read_older_sample(uid):
         sample, seconds = sampled
         minutes = round(seconds / 60)
         period = f"in the last {minutes} minutes" if minutes > 1 else "in the last minute"
@@ -138,7 +138,7 @@ def _format_entries(entries: Iterable[Json]) -> Iterator[str]:
 
 
 def _format_path(visit: Visit) -> str:
-    return VERSION_PATH.format_map(visit.path)
+    return VERSION_PATH.format_map(visit.path_params)
 
 
 ROUTES = (

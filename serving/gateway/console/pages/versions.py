@@ -19,7 +19,12 @@ from serving.gateway.console.charts.history_view import (
     view_history,
 )
 from serving.gateway.console.charts.phase_bars import START_PHASES
-from serving.gateway.console.field_parsers import fill_texts, locate_error, parse_json_object, parse_texts
+from serving.gateway.console.field_parsers import (
+    fill_description_and_labels,
+    locate_error,
+    parse_description_and_labels,
+    parse_json_object,
+)
 from serving.gateway.console.forms import Form
 from serving.gateway.console.pages.operations import OPERATION_PATH
 from serving.gateway.console.pages.overview import describe_condition
@@ -36,9 +41,9 @@ from serving.gateway.console.prediction_form.call_snippets import list_snippets
 from serving.gateway.console.prediction_form.file_inputs import (
     MAX_FILE_BYTES,
     FileInput,
+    decode_file,
     insert_file,
     list_file_inputs,
-    parse_file,
 )
 from serving.gateway.console.prediction_form.model_inputs import (
     PLACEHOLDER,
@@ -89,21 +94,21 @@ class _Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _RefusedChange:
     """A change that was refused, with what was typed."""
 
     form: Form | None = None
     error: ServingError | None = None
 
 
-_NO_CHANGE: Final = _Change()
+_NO_CHANGE: Final = _RefusedChange()
 
 
 async def show_version(visit: Visit) -> Response:
-    return await _render_form(visit)
+    return await _render_untried_page(visit)
 
 
-async def _render_form(visit: Visit, change: _Change = _NO_CHANGE) -> Response:
+async def _render_untried_page(visit: Visit, change: _RefusedChange = _NO_CHANGE) -> Response:
     """The page before a prediction is tried."""
     schema = await _read_schema(visit)
     request = _EMPTY_REQUEST if (inputs := schema.inputs) is None else inputs.request
@@ -125,21 +130,21 @@ async def try_prediction(visit: Visit) -> Response:
     form, schema = await visit.read_form(), await _read_schema(visit)
     attempt = _Attempt(form["request"], schema)
     try:
-        body = _insert_files(form, attempt)
+        body = _build_request_body(form, attempt)
     except InvalidArgument as error:
         return await _render_page(visit, replace(attempt, error=error))
     reply = await visit.call_raw(
         "projects.predict",
         body=body,
         headers={WANTS_TIMING_HEADER: b"1"},
-        name=VERSION_PATH.format_map(visit.path).removeprefix("/projects/"),
+        name=VERSION_PATH.format_map(visit.path_params).removeprefix("/projects/"),
     )
     if reply.status in _REFUSALS:
         api_calls.read_reply(reply)
     return await _render_page(visit, replace(attempt, reply=reply))
 
 
-def _insert_files(form: Form, attempt: _Attempt) -> bytes:
+def _build_request_body(form: Form, attempt: _Attempt) -> bytes:
     """The body to send, with the files that were chosen. Raises InvalidArgument, BodyTooLarge."""
     chosen = [
         (one, text)
@@ -156,7 +161,7 @@ def _insert_files(form: Form, attempt: _Attempt) -> bytes:
         return request.encode()
     body = parse_json_object(request if is_filled_in else request.replace(PLACEHOLDER, "null"), "request")
     for file_input, text in chosen:
-        body = insert_file(body, file_input, parse_file(text), attempt.schema.document["defaultSignature"])
+        body = insert_file(body, file_input, decode_file(text), attempt.schema.document["defaultSignature"])
     return json.dumps(body).encode()
 
 
@@ -174,7 +179,7 @@ def _is_filled_in(request: str) -> bool:
 async def set_default(visit: Visit) -> Response:
     await call_version(visit, "projects.models.versions.setDefault", body={})
     return visit.redirect(
-        VERSION_PATH.format_map(visit.path), notice="This version is the default of its model."
+        VERSION_PATH.format_map(visit.path_params), notice="This version is the default of its model."
     )
 
 
@@ -187,13 +192,13 @@ async def update_version(visit: Visit) -> Response:
     except REFUSED_TO_VISITOR:
         raise
     except ServingError as error:
-        return await _render_form(visit, change=_Change(form, error))
-    return visit.redirect(VERSION_PATH.format_map(visit.path), notice="The version is changed.")
+        return await _render_untried_page(visit, change=_RefusedChange(form, error))
+    return visit.redirect(VERSION_PATH.format_map(visit.path_params), notice="The version is changed.")
 
 
 def _build_change(form: Form) -> tuple[str, Json]:
     """The update mask and the body. Raises InvalidArgument."""
-    body: Json = parse_texts(form)
+    body: Json = parse_description_and_labels(form)
     if form["scaling"] == _MANUAL:
         body["manualScaling"] = {"nodes": _parse_count(form, "nodes")}
         mask = "manualScaling.nodes"
@@ -237,10 +242,10 @@ def _fill_scaling(visit: Visit, version: Json, form: Form | None) -> Json:
     }
 
 
-async def _render_page(visit: Visit, attempt: _Attempt, change: _Change = _NO_CHANGE) -> Response:
+async def _render_page(visit: Visit, attempt: _Attempt, change: _RefusedChange = _NO_CHANGE) -> Response:
     state, request, reply = await _read_state(visit), attempt.request, attempt.reply
     error = attempt.error or change.error
-    may_read_logs = visit.may("pilotlight.versions.logs", **visit.path)
+    may_read_logs = visit.may("pilotlight.versions.logs", **visit.path_params)
     return visit.render(
         "version.html",
         status=200 if error is None else http_status(error),
@@ -265,15 +270,15 @@ async def _render_page(visit: Visit, attempt: _Attempt, change: _Change = _NO_CH
         snippets=list_snippets(str(visit.request.base_url).rstrip("/"), read_name(visit), request),
         answer=None if reply is None else reply.body.decode(errors="replace"),
         answer_status=0 if reply is None else reply.status,
-        phases=[] if reply is None else _read_phases(reply),
+        phases=[] if reply is None else _parse_server_timing(reply),
         may_predict=visit.may(
-            "projects.predict", name=VERSION_PATH.format_map(visit.path).removeprefix("/projects/")
+            "projects.predict", name=VERSION_PATH.format_map(visit.path_params).removeprefix("/projects/")
         ),
-        may_update=visit.may("projects.models.versions.patch", **visit.path),
-        texts=fill_texts(state["details"], change.form),
+        may_update=visit.may("projects.models.versions.patch", **visit.path_params),
+        texts=fill_description_and_labels(state["details"], change.form),
         scaling=_fill_scaling(visit, state["details"], change.form),
-        may_set_default=visit.may("projects.models.versions.setDefault", **visit.path),
-        may_delete=visit.may("projects.models.versions.delete", **visit.path),
+        may_set_default=visit.may("projects.models.versions.setDefault", **visit.path_params),
+        may_delete=visit.may("projects.models.versions.delete", **visit.path_params),
     )
 
 
@@ -287,7 +292,7 @@ async def _read_state(visit: Visit) -> Json:
         "project": name.project,
         "model": name.model,
         "version": name.version,
-        "path": VERSION_PATH.format_map(visit.path),
+        "path": VERSION_PATH.format_map(visit.path_params),
         "details": version,
         "condition": "deleted" if record is None else describe_condition(record, snapshot),
         "warnings": () if record is None else record.version.warnings,
@@ -335,7 +340,7 @@ async def _read_schema(visit: Visit) -> _Schema:
         return _Schema(None, error.message)
 
 
-def _read_phases(reply: Reply) -> list[tuple[str, float]]:
+def _parse_server_timing(reply: Reply) -> list[tuple[str, float]]:
     """The phases of `Server-Timing`, with their milliseconds."""
     timing = b", ".join(value for name, value in reply.headers if name.lower() == b"server-timing")
     pairs = (phase.partition(";dur=") for phase in timing.decode("latin-1").split(", ") if phase)

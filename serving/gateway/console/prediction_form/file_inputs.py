@@ -56,7 +56,7 @@ def list_file_inputs(schema: Mapping[str, Any]) -> Sequence[FileInput]:
     return list(found.values())[:_MAX_INPUTS]
 
 
-def parse_file(text: str) -> bytes:
+def decode_file(text: str) -> bytes:
     """The bytes that a form has in base64, of either alphabet. Raises InvalidArgument, BodyTooLarge."""
     padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
     try:

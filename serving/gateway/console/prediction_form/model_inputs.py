@@ -170,14 +170,14 @@ def _list_values(names: Sequence[str], example: Any) -> Sequence[str]:
 
 def _make_object(names: Sequence[str], values: Sequence[str]) -> str:
     pairs = [f"{_to_json(name)}: {value}" for name, value in zip(names, values, strict=True)]
-    return f"{{{', '.join(_leave_out_unknown(pairs, values))}}}"
+    return f"{{{', '.join(_truncate_parts(pairs, values))}}}"
 
 
 def _make_list(values: Sequence[str]) -> str:
-    return f"[{', '.join(_leave_out_unknown(values, values))}]"
+    return f"[{', '.join(_truncate_parts(values, values))}]"
 
 
-def _leave_out_unknown(parts: Sequence[str], values: Sequence[str]) -> Sequence[str]:
+def _truncate_parts(parts: Sequence[str], values: Sequence[str]) -> Sequence[str]:
     """A form that is to be filled in shows some of many inputs."""
     if PLACEHOLDER not in values or len(parts) <= _MAX_IN_FORM:
         return parts

@@ -9,8 +9,8 @@ from autoscaler.placement.members import Member
 from autoscaler.placement.ownership import (
     OwnerDemand,
     choose_owners,
+    count_nodes_per_server,
     count_owners,
-    count_room,
     decide_owner_count,
 )
 from autoscaler.pools import NodePool
@@ -50,7 +50,7 @@ class PlacementDemand:
 
         `find_limit` says how many nodes a version may have on all servers together (None: any number).
         """
-        wide, room = {}, count_room(processors)
+        wide, room = {}, count_nodes_per_server(processors)
         for key in self._autoscaler.awake:
             owners = count_owners(key, members)
             needed = _count_needed_nodes(self._autoscaler.versions[key])

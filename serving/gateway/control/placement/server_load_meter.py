@@ -52,7 +52,7 @@ class ServerLoadMeter:
             history.average_rate(now, total, _WINDOW)
             for history, total in zip(self._history, totals, strict=True)
         )
-        memory = self._autoscaler.measure_memory()
+        memory = self._autoscaler.sum_memory_demand()
         self.load = measure_load(
             ServerDemand(
                 needed_memory=memory.needed,
@@ -69,7 +69,7 @@ class ServerLoadMeter:
         before, self._seen = self._seen, {}
         for pid in (pid for node in nodes for pid in node.pids):
             try:
-                seconds = machine.cpu_seconds(pid), machine.waiting_seconds(pid)
+                seconds = machine.cpu_seconds(pid), machine.all_threads_run_delay(pid)
             except ProcessLookupError:
                 continue
             self._seen[pid] = seconds

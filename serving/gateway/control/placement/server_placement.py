@@ -116,7 +116,7 @@ class ServerPlacement:
         self._turns = itertools.count()
         self._rounds = 0
         self._is_first = True
-        self.revision = 0  # changes with the owners of versions
+        self.owners_revision = 0  # changes with the owners of versions
         self.hops: Counter[str] = Counter()
         self.hop_seconds = 0.0
 
@@ -164,7 +164,7 @@ class ServerPlacement:
         """The connection to the server with an id; None if it is not reached."""
         return self._clients[server] if self._is_reached(server) else None
 
-    def find_worker(self) -> ServerRecord | None:
+    def find_work_owner(self) -> ServerRecord | None:
         """The other server that does the work, as its row says."""
         own = self._own.id
         return next(
@@ -289,9 +289,9 @@ class ServerPlacement:
         self._update_clients(peers.values())
         members = tuple(map(_to_member, select_eligible([*peers.values(), self._own])))
         before, self._members = self._members, members
-        if _placement_of(before) == _placement_of(members):
+        if _list_placement_inputs(before) == _list_placement_inputs(members):
             return
-        self.revision += 1
+        self.owners_revision += 1
         self._routes.clear()
         wide: set[str] = set()
         wide.update(*(member.owner_counts for member in (*before, *members)))
@@ -306,7 +306,7 @@ class ServerPlacement:
     def _update_clients(self, peers: Iterable[ServerRecord]) -> None:
         targets: dict[str, PeerTarget] = {}
         for one in peers:
-            version = self._choose_version(one)
+            version = self._choose_protocol_version(one)
             if version is not None:
                 targets[one.id] = PeerTarget(PeerAddress(one.id, one.host, one.port), version)
         for server, client in list(self._clients.items()):
@@ -319,7 +319,7 @@ class ServerPlacement:
                 self._clients[server] = self._connect(target, self._routes.clear)
         self._connect_some()
 
-    def _choose_version(self, peer: ServerRecord) -> int | None:
+    def _choose_protocol_version(self, peer: ServerRecord) -> int | None:
         own, other = (ProtocolVersions(*one.protocols) for one in (self._own, peer))
         version = choose_version(own, other)
         if version is not None:
@@ -353,6 +353,6 @@ def _to_member(record: ServerRecord) -> Member:
     )
 
 
-def _placement_of(members: Iterable[Member]) -> list[tuple[str, int, int, Mapping[str, int]]]:
+def _list_placement_inputs(members: Iterable[Member]) -> list[tuple[str, int, int, Mapping[str, int]]]:
     """What placement follows from: not the load, which changes every second."""
     return [(one.id, one.capacity, one.weight, one.owner_counts) for one in members]

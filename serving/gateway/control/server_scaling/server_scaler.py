@@ -68,7 +68,7 @@ class _Failure(NamedTuple):
 
 
 class ServerScaler:
-    """Implements `SharedWork`. An error changes nothing but the number of servers, which stays as it is.
+    """Implements `CommitAwareWork`. An error changes nothing but the number of servers, which stays as it is.
 
     `desired` is how many servers there should be, None while another server decides that. `errors` are calls
     of Kubernetes that failed, by their verb. `report` is what operators are told of the last decision.
@@ -139,11 +139,11 @@ class ServerScaler:
         if self._state is not None:
             deployment = self._deployment
             scale = None if deployment is None else await self._call("get", deployment.read_scale)
-            decision = await self._decide_by(scale)
+            decision = await self._decide_and_scale(scale)
             if decision is not None and self._state is not None:
                 self._update_report(decision)
 
-    async def _decide_by(self, scale: DeploymentScale | None) -> ServerCountDecision | None:
+    async def _decide_and_scale(self, scale: DeploymentScale | None) -> ServerCountDecision | None:
         before = self._state
         servers = [
             LivingServer(load=view.record.load, is_changing=view.record.starting or view.record.draining)

@@ -25,7 +25,7 @@ def answer_forwarded(proxy: PredictionProxy, call: ForwardedCall) -> None:
     key = target.spec.key
     if (
         route.problem is not None
-        or key != call.version
+        or key != call.version_key
         or (proxy.peers is not None and proxy.peers.is_full(key))
     ):
         call.decline()

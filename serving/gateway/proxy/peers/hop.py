@@ -34,7 +34,7 @@ class ForwardableRequest(Protocol):
     def answer_here(self) -> None:
         """The other server does not answer it: this one does."""
 
-    def release_body(self) -> Callable[[], None]:
+    def defer_body_release(self) -> Callable[[], None]:
         """Give up the body; what is returned is called when the connection does not hold it any more."""
 
     def fail_hop(self, error: ServingError) -> None:
@@ -113,7 +113,7 @@ class Hop:
         self._request.fail_hop(deadline_exceeded_error(self._request.timeout))
 
     def _withdraw(self) -> None:
-        self._client.cancel(self._number, self._request.release_body())
+        self._client.cancel(self._number, self._request.defer_body_release())
 
     def _split_timing(self, headers: Headers) -> tuple[Headers, float]:
         """The headers for the client, and the seconds of the hop besides the other server's own."""

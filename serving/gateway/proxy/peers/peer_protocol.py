@@ -12,7 +12,7 @@ one of both (`choose_version`), and names it in HELLO. Servers without one in co
 other. Within a version fields may be added at the end of what is encoded, with a default; a request that
 cannot be read, and a frame of an unknown kind, are declined.
 
-A prediction goes on as it came (`ForwardedHead`). The body of a question (QUESTION) is known to those alone
+A prediction goes on as it came (`HopHead`). The body of a question (QUESTION) is known to those alone
 who ask and answer, see `serving.gateway.jobs.job_questions`.
 """
 
@@ -86,7 +86,7 @@ class PeerTarget(NamedTuple):
     version: int
 
 
-class ForwardedHead(msgspec.Struct, frozen=True, array_like=True):
+class HopHead(msgspec.Struct, frozen=True, array_like=True):
     """A request as it came, without its body and its token, and what the first server knows of it.
 
     `version` is the key of the version that it is for, `principal` who sent it ("" without access control). A
@@ -115,17 +115,17 @@ class ForwardedHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(ForwardedHead)
+_DECODER = msgspec.msgpack.Decoder(HopHead)
 _DIALECTS = frozenset(dialect.value for dialect in Dialect)
 
 
-def encode_head(head: ForwardedHead) -> bytes | None:
+def encode_head(head: HopHead) -> bytes | None:
     """None if it is too long to be passed on."""
     encoded = _ENCODER.encode(head)
     return encoded if len(encoded) <= MAX_PREFIX_BYTES else None
 
 
-def decode_head(encoded: bytes) -> ForwardedHead:
+def decode_head(encoded: bytes) -> HopHead:
     """Raises msgspec.DecodeError, also for a dialect that only a later version knows."""
     head = _DECODER.decode(encoded)
     has_dialect = bool(head.dialect) or head.address is not None

@@ -30,8 +30,8 @@ from serving.gateway.proxy.peers.peer_protocol import (
     PROOF_FRAME,
     QUESTION_FRAME,
     UNNAMED_VERSION,
-    ForwardedHead,
     HandshakeKey,
+    HopHead,
     ProtocolVersions,
     decode_head,
     decode_hello,
@@ -73,7 +73,7 @@ class ForwardedRequestHead(RequestHead):
 
     __slots__ = ("_forwarded",)
 
-    def __init__(self, forwarded: ForwardedHead, length: int) -> None:
+    def __init__(self, forwarded: HopHead, length: int) -> None:
         # The first of a name counts.
         headers = (
             (REQUEST_ID, forwarded.request_id),
@@ -92,7 +92,7 @@ class ForwardedRequestHead(RequestHead):
 class ForwardedCall:
     """A request from another server, and its reply; see `serving.transport.request.PredictionRequest`.
 
-    `version` is the key of the version that the other server has it answered by.
+    `version_key` is the key of the version that the other server has it answered by.
     """
 
     __slots__ = (
@@ -100,9 +100,7 @@ class ForwardedCall:
         "response_complete", "state",
     )  # fmt: skip
 
-    def __init__(
-        self, connection: _ServerConnection, number: int, forwarded: ForwardedHead, body: bytes
-    ) -> None:
+    def __init__(self, connection: _ServerConnection, number: int, forwarded: HopHead, body: bytes) -> None:
         self._connection = connection
         self._number = number
         self._forwarded = forwarded
@@ -115,11 +113,11 @@ class ForwardedCall:
         self.response_complete = False
 
     @property
-    def version(self) -> str:
+    def version_key(self) -> str:
         return self._forwarded.version
 
     @property
-    def is_past_deadline(self) -> bool:
+    def left_at_deadline(self) -> bool:
         return False
 
     @property
@@ -163,7 +161,7 @@ class ForwardedCall:
         if not self.response_complete:
             self._finish(DECLINED, b"", b"")
 
-    def disconnect(self) -> None:
+    def handle_disconnect(self) -> None:
         """The other server does not wait any more."""
         if self.response_complete:
             return
@@ -196,7 +194,7 @@ class PeerQuestion:
         self._number = number
         self._task = asyncio.create_task(self._answer(answering), name="question of a peer")
 
-    def disconnect(self) -> None:
+    def handle_disconnect(self) -> None:
         """The other server does not wait any more."""
         self._connection.calls.pop(self._number, None)
         self._task.cancel()
@@ -399,7 +397,7 @@ class _ServerConnection(FrameProtocol):
         elif kind == CANCEL_FRAME:
             call_or_none = self.calls.get(number)
             if call_or_none is not None:
-                call_or_none.disconnect()
+                call_or_none.handle_disconnect()
         elif kind == PING_FRAME:
             self.reply(number, PONG, b"", b"")
         else:
@@ -410,7 +408,7 @@ class _ServerConnection(FrameProtocol):
             self._timer.cancel()
         self._server.connections.pop(self, None)
         for call in list(self.calls.values()):
-            call.disconnect()
+            call.handle_disconnect()
         self._server.on_call_ended()
 
     def reply(self, number: int, status: int, front: bytes, body: bytes) -> None:

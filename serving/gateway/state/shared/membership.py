@@ -133,7 +133,7 @@ class Membership:
         )
         with translate_errors(self._address), self._engine.begin() as connection:
             connection.execute(renewed)
-            connection.execute(_remove_gone_rows())
+            connection.execute(_build_gone_delete())
             rows = connection.execute(_select_rows(own.id)).all()
         return _decode_rows(rows)
 
@@ -155,7 +155,7 @@ def _is_renewed_within(age: sa.ColumnElement[datetime.timedelta]) -> sa.ColumnEl
     return SERVERS.c.renewed_at.between(_NOW - age, _NOW + age)
 
 
-def _remove_gone_rows() -> sa.Delete:
+def _build_gone_delete() -> sa.Delete:
     """Rows that others hold, because they renew or remove them, are left to the next round."""
     is_gone = sa.not_(_is_renewed_within(_GONE))
     newest = (

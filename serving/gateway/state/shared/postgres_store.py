@@ -21,6 +21,7 @@ from serving.gateway.state.catalog_state import TABLES, CatalogState
 from serving.gateway.state.migrations import document_table
 from serving.gateway.state.records import Record
 from serving.gateway.state.shared.change_listener import CHANNEL, ChangeListener
+from serving.gateway.state.shared.console_session_rows import ConsoleSessionRows
 from serving.gateway.state.shared.database import (
     CHANGES,
     HEAD,
@@ -33,7 +34,6 @@ from serving.gateway.state.shared.database import (
 )
 from serving.gateway.state.shared.membership import Membership
 from serving.gateway.state.shared.record_changes import MissedChanges, RecordChange, decode_record
-from serving.gateway.state.shared.session_rows import SessionRows
 from serving.gateway.state.shared.work_lease import WORK_LEASE, WorkLease
 from serving.gateway.state.store import Changes, build_state
 
@@ -64,7 +64,7 @@ class CommitTerms(NamedTuple):
 
 
 class PostgresStore:
-    """The state in a database. Use `commit_on` and `abandon` from one thread.
+    """The state in a database. Use `commit_on` and `release_commit_lock` from one thread.
 
     Raises what `open_database` raises. Every call raises Unavailable while the database cannot be used.
     """
@@ -74,7 +74,7 @@ class PostgresStore:
         self._connection: sa.Connection | None = None  # of the commit that holds the lock
         self.lease = WorkLease(self._engine, self.address)
         self.membership = Membership(self._engine, self.address)
-        self.console_sessions = SessionRows(self._engine, self.address)
+        self.console_sessions = ConsoleSessionRows(self._engine, self.address)
 
     def load(self) -> CatalogState:
         return self.read_whole()[0]
@@ -84,8 +84,8 @@ class PostgresStore:
 
         Raises FailedPrecondition for data that cannot be read.
         """
-        with translate_errors(self.address), self._read_snapshot() as connection:
-            head = connection.execute(sa.select(HEAD.c.revision, _find_token(HEAD.c.revision))).one()
+        with translate_errors(self.address), self._open_snapshot() as connection:
+            head = connection.execute(sa.select(HEAD.c.revision, _select_token(HEAD.c.revision))).one()
 
             def read_table(table: str, kind: type[K]) -> list[K]:
                 return self._read_table(connection, table, kind)
@@ -97,7 +97,7 @@ class PostgresStore:
 
         `known_token` is that of the commit that made the revision, "" if it is not known.
         """
-        with translate_errors(self.address), self._read_snapshot() as connection:
+        with translate_errors(self.address), self._open_snapshot() as connection:
             head = connection.execute(_select_head(known)).one()
             return self._find_missed(connection, head, known, known_token)
 
@@ -127,8 +127,8 @@ class PostgresStore:
         """Write all changes or none, if the state is still that of `terms`.
 
         Else nothing is written, and what others have committed is returned: the next call, with changes made
-        on that, succeeds. Until then all other commits wait, so it must follow at once, or `abandon`. Raises
-        LeaseLost if the lease is another server's by now.
+        on that, succeeds. Until then all other commits wait, so it must follow at once, or
+        `release_commit_lock`. Raises LeaseLost if the lease is another server's by now.
         """
         try:
             with translate_errors(self.address):
@@ -141,17 +141,17 @@ class PostgresStore:
                     return missed
                 self._write_changes(connection, changes, terms.known + 1, terms.token)
         except BaseException:
-            self.abandon()
+            self.release_commit_lock()
             raise
         self._finish(connection, terms)
         return None
 
     @property
-    def holds_lock(self) -> bool:
+    def holds_commit_lock(self) -> bool:
         """Whether all other commits wait for the next `commit_on`."""
         return self._connection is not None
 
-    def abandon(self) -> None:
+    def release_commit_lock(self) -> None:
         """Let others commit, after a `commit_on` that has returned something."""
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -162,11 +162,11 @@ class PostgresStore:
         return ChangeListener(self._engine, self.address)
 
     def close(self) -> None:
-        self.abandon()
+        self.release_commit_lock()
         self._engine.dispose()
 
     @contextlib.contextmanager
-    def _read_snapshot(self) -> Iterator[sa.Connection]:
+    def _open_snapshot(self) -> Iterator[sa.Connection]:
         """A connection to which nothing changes."""
         with (
             self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection,
@@ -184,7 +184,7 @@ class PostgresStore:
         try:
             connection.commit()
         except sa.exc.SQLAlchemyError as error:
-            self.abandon()
+            self.release_commit_lock()
             if not self._find_outcome(terms):
                 raise Unavailable(
                     f"The database {self.address} did not make the change: "
@@ -192,7 +192,7 @@ class PostgresStore:
                     retry_after=RETRY_AFTER,
                 ) from error
         else:
-            self.abandon()
+            self.release_commit_lock()
 
     def _find_outcome(self, terms: CommitTerms) -> bool:
         """Whether a commit was made although its answer was lost."""
@@ -281,7 +281,7 @@ class PostgresStore:
             ) from error
 
 
-def _find_token(revision: sa.ColumnElement[int]) -> sa.Label[str]:
+def _select_token(revision: sa.ColumnElement[int]) -> sa.Label[str]:
     """The token of the commit that made a revision; "" if that is not known any more."""
     found = sa.select(CHANGES.c.token).where(CHANGES.c.revision == revision).limit(1).scalar_subquery()
     return sa.func.coalesce(found, "").label("token")
@@ -289,7 +289,7 @@ def _find_token(revision: sa.ColumnElement[int]) -> sa.Label[str]:
 
 def _select_head(known: int) -> sa.Select[Any]:
     """The row of the head, with the token that the database has for a revision."""
-    return sa.select(HEAD, _find_token(sa.literal(known)))
+    return sa.select(HEAD, _select_token(sa.literal(known)))
 
 
 def _write_record(

@@ -59,7 +59,7 @@ def _copy_to_database(folder: Path, address: str) -> Mapping[str, int]:
     if not has_state_file(folder):
         raise NotFound(f"There is no {STATE_FILE} in {folder}.")
     with _open_unused_database(address) as database:
-        engine = migrations.open_database(folder / STATE_FILE)
+        engine = migrations.open_sqlite_file(folder / STATE_FILE)
         try:
             with (
                 translate_errors(database.address),
@@ -89,7 +89,7 @@ def _copy_to_folder(address: str, folder: Path) -> Mapping[str, int]:
         check_home(folder, DatabaseHome(database.id, database.address) if home is not None else None)
         part = folder / f"{STATE_FILE}.part"
         part.unlink(missing_ok=True)
-        engine = migrations.open_database(part)
+        engine = migrations.open_sqlite_file(part)
         try:
             with (
                 translate_errors(database.address),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.acceleration.candidates import Candidate
-from serving.acceleration.verification import CandidateProof, verify_candidates
+from serving.acceleration.verification import CandidateResult, verify_candidates
 from serving.acceleration.xgboost import inplace_predict, treelite_gtil
 from serving.acceleration.xgboost.candidates import BoosterPredictSpec, convert_to_treelite, read_trees
 from serving.acceleration.xgboost.verification_rows import make_verification_rows
@@ -48,7 +48,7 @@ def same(one: Any, other: Any) -> bool:
     return kind and bool(np.asarray(one).tobytes() == np.asarray(other).tobytes())
 
 
-def proofs(runtime: BoosterRuntime) -> dict[str, CandidateProof]:
+def proofs(runtime: BoosterRuntime) -> dict[str, CandidateResult]:
     return {proof.candidate.name: proof for proof in verify_candidates(runtime, budget=0).proofs}
 
 
@@ -293,7 +293,7 @@ def test_where_the_prepared_call_does_not_serve_the_public_one_does(
         def __call__(self, rows: Any) -> Any:
             return np.full(len(rows), 0.125, np.float32)
 
-        def agrees(self, _: Any) -> bool:
+        def agrees_with(self, _: Any) -> bool:
             return False
 
     monkeypatch.setattr(module, "_Prepared", {"none": Missing, "wrong": Wrong}[answer])

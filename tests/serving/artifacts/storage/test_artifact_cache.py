@@ -144,15 +144,15 @@ def test_an_entry_in_use_stays(tmp_path: Path) -> None:
         fill(work)
 
     assert cache.hold(first) is None
-    cache.build(first, fill_first)
+    cache.build_if_absent(first, fill_first)
     one, two = cache.hold(first), cache.hold(first)
     assert one is not None
     assert two is not None
     for held, other in ((one, others[0]), (two, others[1])):
-        cache.build(other, fill)
+        cache.build_if_absent(other, fill)
         assert (tmp_path / first / "file").exists()
         held.close()
-    cache.build(others[2], fill)
+    cache.build_if_absent(others[2], fill)
 
     assert not (tmp_path / first).exists()
     assert cache.hold(first) is None
@@ -170,7 +170,7 @@ def test_an_entry_in_use_is_not_waited_for(tmp_path: Path) -> None:
         (folder / "module.py").write_text("x = 1")
 
     def use() -> None:
-        cache.build(digest, make)
+        cache.build_if_absent(digest, make)
         held.append(cache.hold(digest, wait=True))
 
     held: list[HeldEntry | None] = []
@@ -207,10 +207,10 @@ def test_no_lock_is_left_of_an_entry_that_was_built(tmp_path: Path) -> None:
         assert not list(locks.iterdir())
     user = cache.hold(digest)
     assert user is not None
-    cache.build(digest, make)
+    cache.build_if_absent(digest, make)
     assert [path.name for path in locks.iterdir()] == [digest]
     user.close()
-    cache.build(digest, make)
+    cache.build_if_absent(digest, make)
     assert not list(locks.iterdir())
 
 

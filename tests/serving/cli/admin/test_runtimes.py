@@ -15,7 +15,7 @@ from serving.cli.admin import runtimes
 from serving.cli.health.frameworks import create_runtime_checks
 from serving.cli.health.result import CheckLevel
 from serving.predictor import interpreters, python_environments
-from serving.predictor.runtime_versions import RUNTIME_VERSIONS, find_companions, suggest_runtime
+from serving.predictor.runtime_versions import RUNTIME_VERSIONS, find_compatible_requirements, suggest_runtime
 from tests.end_to_end.models import wheel
 
 
@@ -147,11 +147,15 @@ def test_the_command_for_models_of_a_version(saved: str, version: str, command: 
 
 def test_what_goes_with_a_version_of_scikit_learn() -> None:
     """The Python that it was made for, and libraries of its time."""
-    assert find_companions(["scikit-learn==1.3.2"])[0] == "3.10"
-    assert "numpy<2" in find_companions(["scikit-learn==1.3.2"])[1]
-    assert find_companions(["numpy"])[0] == ""
-    assert {"numpy<2", "protobuf<3.20"} < {*find_companions(["tensorflow==2.8.0", "pandas==1.4.1"])[1]}
-    assert not {"numpy<2", "protobuf<3.20"} & {*find_companions(["tensorflow==2.18.0", "pandas==2.2.2"])[1]}
+    assert find_compatible_requirements(["scikit-learn==1.3.2"])[0] == "3.10"
+    assert "numpy<2" in find_compatible_requirements(["scikit-learn==1.3.2"])[1]
+    assert find_compatible_requirements(["numpy"])[0] == ""
+    assert {"numpy<2", "protobuf<3.20"} < {
+        *find_compatible_requirements(["tensorflow==2.8.0", "pandas==1.4.1"])[1]
+    }
+    assert not {"numpy<2", "protobuf<3.20"} & {
+        *find_compatible_requirements(["tensorflow==2.18.0", "pandas==2.2.2"])[1]
+    }
     assert all(release.python == "3.7" for release in RUNTIME_VERSIONS.values())
 
 

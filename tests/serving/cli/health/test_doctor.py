@@ -7,9 +7,9 @@ from serving.cli.health.result import (
     CheckLevel,
     CheckResult,
     format_results,
-    iter_results,
     report_ok,
     report_warning,
+    run_checks,
 )
 from tests.emulator import Emulator
 from tests.serving.cli.conftest import Run
@@ -52,7 +52,7 @@ def test_a_check_that_breaks_hides_no_other() -> None:
     def broken() -> CheckResult:
         raise RuntimeError("oh")
 
-    first, second = iter_results([broken, lambda: report_ok("a", "b")])
+    first, second = run_checks([broken, lambda: report_ok("a", "b")])
 
     assert first.level is CheckLevel.FAIL
     assert "RuntimeError: oh" in first.message

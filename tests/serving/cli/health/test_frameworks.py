@@ -73,7 +73,7 @@ def test_a_fork_that_dies() -> None:
 def test_versions(name: str) -> None:
     """Those that the tests run with are supported."""
     (needed,) = (one for one in frameworks.list_distributions() if one.name == name)
-    finding = frameworks.check_version(needed)
+    finding = frameworks.check_distribution(needed)
 
     assert finding.level is CheckLevel.OK
     assert metadata.version(name) in finding.message
@@ -82,7 +82,7 @@ def test_versions(name: str) -> None:
 def test_a_version_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says which are."""
     monkeypatch.setattr(frameworks, "_requirement", lambda _: Requirement("xgboost>=99,<100"))
-    finding = frameworks.check_version(NeededDistribution("xgboost", "XGBoost models"))
+    finding = frameworks.check_distribution(NeededDistribution("xgboost", "XGBoost models"))
 
     assert finding.level is CheckLevel.WARN
     assert ">=99" in finding.message
@@ -96,7 +96,7 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    finding = frameworks.check_version(NeededDistribution("apache-beam", "batch predictions", "batch"))
+    finding = frameworks.check_distribution(NeededDistribution("apache-beam", "batch predictions", "batch"))
 
     assert finding.level is CheckLevel.WARN
     assert "batch predictions" in finding.message

@@ -17,7 +17,7 @@ from serving.cli.health import state
 from serving.cli.health.result import CheckLevel
 from serving.cli.health.state import ProcessInfo
 from serving.config import ServeConfig
-from serving.gateway.state.migrations import MIGRATIONS, open_database
+from serving.gateway.state.migrations import MIGRATIONS, open_sqlite_file
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     """A state folder with a state file."""
     folder = tmp_path / "state"
     folder.mkdir()
-    open_database(folder / "state.db").dispose()
+    open_sqlite_file(folder / "state.db").dispose()
     return folder
 
 
@@ -81,7 +81,7 @@ def test_the_schema(folder: Path, version: int, level: CheckLevel, said: str) ->
     with closing(sqlite3.connect(folder / "state.db")) as database:
         database.execute(f"PRAGMA user_version = {version}")
     content = (folder / "state.db").read_bytes()
-    finding = state.check_schema(folder)
+    finding = state.check_state_file(folder)
 
     assert finding.level is level
     assert said in finding.message
@@ -90,8 +90,8 @@ def test_the_schema(folder: Path, version: int, level: CheckLevel, said: str) ->
 
 def test_no_state_file_yet(tmp_path: Path) -> None:
     """It will be made."""
-    assert state.check_schema(tmp_path).level is CheckLevel.OK
-    gone = state.check_schema(tmp_path, is_running=True)
+    assert state.check_state_file(tmp_path).level is CheckLevel.OK
+    gone = state.check_state_file(tmp_path, is_running=True)
     assert gone.level is CheckLevel.FAIL
     assert "state.db is gone while the server runs" in gone.message
 
@@ -100,7 +100,7 @@ def test_a_damaged_state_file(folder: Path) -> None:
     """The copies that are there are named."""
     (folder / "state.db").write_bytes(b"no database at all" * 1000)
     (folder / "state.db.v1").touch()
-    finding = state.check_schema(folder)
+    finding = state.check_state_file(folder)
 
     assert finding.level is CheckLevel.FAIL
     assert "state.db.v1" in finding.advice

@@ -14,7 +14,7 @@ from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.access.bootstrap import is_access_control_on, open_token_store
 from serving.gateway.access.policy import ADMIN
-from serving.gateway.access.tokens import has_token_format, parse_duration
+from serving.gateway.access.tokens import has_token_format, parse_lifetime
 from serving.gateway.state.records import ModelRecord, VersionRecord
 from serving.gateway.state.store import SqliteStore
 from serving.names import VersionName
@@ -89,14 +89,14 @@ def test_a_running_server_notices_a_token_and_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("30d", 2592000), ("12h", 43200), ("90m", 5400), ("1s", 1)])
 def test_durations(text: str, seconds: float) -> None:
     """A number and its unit."""
-    assert parse_duration(text) == seconds
+    assert parse_lifetime(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "30", "d", "-1d", "0d", "1w", "1.5h", "9999999d"])
 def test_other_durations_are_refused(text: str) -> None:
     """Naming the form."""
     with pytest.raises(InvalidArgument, match="expected a number with its unit"):
-        parse_duration(text)
+        parse_lifetime(text)
 
 
 # ---- the start

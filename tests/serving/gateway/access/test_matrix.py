@@ -232,9 +232,9 @@ def test_no_route_is_outside_the_matrix(tmp_path: Path) -> None:
         *((verb, path.replace("%2F", "/")) for verb, path in OTHERS),
     }
 
-    for route in gateway._build_routes():
+    for route in gateway._build_api_routes():
         matching = [
             path for verb, path in called if verb in (route.methods or ()) and route.path_regex.match(path)
         ]
         assert matching, route.path
-    assert len(called) == len(gateway._build_routes()) + sum(len(one.paths) for one in PREDICTION_METHODS)
+    assert len(called) == len(gateway._build_api_routes()) + sum(len(one.paths) for one in PREDICTION_METHODS)

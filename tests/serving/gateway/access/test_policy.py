@@ -53,7 +53,7 @@ def test_long_names_are_not_remembered(tmp_path: Path) -> None:
     """Callers who may ask choose them, and there are many."""
     store = TokenStore(tmp_path / "state.db")
     access = AccessControl(store)
-    access.publish_policies(open_to_all("projects/p"))
+    access.set_policies(open_to_all("projects/p"))
     for number in range(3):
         name = f"projects/p/models/m/versions/{'v' * 2000}{number}"
         access.authorize_prediction({"headers": []}, PREDICT, name)

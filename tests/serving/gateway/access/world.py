@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from serving.config import ServeConfig
-from serving.gateway.access.policy import ADMIN, check_principal
+from serving.gateway.access.policy import ADMIN, normalize_principal
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
@@ -31,7 +31,7 @@ class Api:
 
     async def token(self, principal: str, *, seconds: float | None = None) -> str:
         """A token that the gateway knows."""
-        token, record = mint_token(check_principal(principal), time.time(), seconds=seconds)
+        token, record = mint_token(normalize_principal(principal), time.time(), seconds=seconds)
         await asyncio.to_thread(self.tokens.put, record)
         assert self.gateway._access is not None
         await self.gateway._access.refresh_tokens()

@@ -81,7 +81,7 @@ def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
 
     async def main(audit: AuditLog) -> None:
         for _ in range(10):
-            audit.record_access(call(audit, AuditLogType.DATA_ACCESS))
+            audit.record_data_access(call(audit, AuditLogType.DATA_ACCESS))
         audit.record_denied(call(audit), CallStatus(7, "no"))
 
     run(main, tmp_path)
@@ -92,7 +92,7 @@ def test_data_access_is_written_without_a_stop(tmp_path: Path) -> None:
     """Soon, and nobody waits for it."""
 
     async def main(audit: AuditLog) -> None:
-        audit.record_access(call(audit, AuditLogType.DATA_ACCESS))
+        audit.record_data_access(call(audit, AuditLogType.DATA_ACCESS))
         for _ in range(1000):
             if audit.written:
                 break
@@ -146,7 +146,7 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     async def main(audit: AuditLog) -> None:
         for _ in range(8):
-            audit.record_access(call(audit, AuditLogType.DATA_ACCESS))
+            audit.record_data_access(call(audit, AuditLogType.DATA_ACCESS))
         assert audit.stats() == {"written": 0, "waiting": 5, "dropped": 3}
         await audit.record_intent(call(audit))
         assert audit.stats() == {"written": 6, "waiting": 0, "dropped": 3}

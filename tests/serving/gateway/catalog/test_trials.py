@@ -353,7 +353,7 @@ def test_a_job_alone_changes_its_study() -> None:
         with pytest.raises(FailedPrecondition, match="projects/p/jobs/j"):
             change()
     ended = Trial(number=1, parameters=point(1), state=TrialState.COMPLETED, final=LOSS)
-    world.do(trials.put_trials, NAME, [ended], job="projects/p/jobs/j")
+    world.do(trials.replace_trials, NAME, [ended], job="projects/p/jobs/j")
     assert world.trial(1) == ended
 
 

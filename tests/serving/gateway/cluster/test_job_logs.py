@@ -60,7 +60,7 @@ async def until_joined(*members: Member) -> None:
     """Until each reaches the other, and knows which one does the work."""
 
     def is_joined(member: Member) -> bool:
-        clients, worker = placement_of(member)._clients.values(), placement_of(member).find_worker()
+        clients, worker = placement_of(member)._clients.values(), placement_of(member).find_work_owner()
         return (
             len(clients) == 1
             and all(client.is_connected for client in clients)

@@ -174,7 +174,7 @@ def test_a_change_of_an_old_state_is_not_written(stores: tuple[PostgresStore, Po
     missed = other.commit_on(dict([model("second")]), CommitTerms(0, "b"))
     assert missed is not None and missed.revision == 1
     assert [change.record for change in missed.changes] == [model("first")[1]]
-    assert other.holds_lock
+    assert other.holds_commit_lock
     assert set(one.load().models) == {ModelName("p", "first")}
     with ThreadPoolExecutor(1) as thread:
         third = thread.submit(one.commit_on, dict([model("third")]), CommitTerms(1, "c"))
@@ -183,9 +183,9 @@ def test_a_change_of_an_old_state_is_not_written(stores: tuple[PostgresStore, Po
         assert other.commit_on(dict([model("second")]), CommitTerms(1, "b")) is None
         beaten = third.result(timeout=10)
         assert beaten is not None and beaten.revision == 2
-    one.abandon()
+    one.release_commit_lock()
 
-    assert not one.holds_lock
+    assert not one.holds_commit_lock
     assert set(other.load().models) == {ModelName("p", "first"), ModelName("p", "second")}
 
 
@@ -239,7 +239,7 @@ def test_a_commit_whose_answer_was_lost(stores: tuple[PostgresStore, PostgresSto
     else:
         with pytest.raises(Unavailable, match="did not make the change"):
             one.commit_on(dict([model("m")]), CommitTerms(0, "a"))
-    assert (len(other.load().models), one.holds_lock) == (made, False)
+    assert (len(other.load().models), one.holds_commit_lock) == (made, False)
 
 
 def test_two_servers_may_start_at_once(address: str) -> None:

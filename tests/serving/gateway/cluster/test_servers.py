@@ -326,7 +326,7 @@ def test_work_of_a_frozen_server_changes_nothing_more(postgres: Postgres, tmp_pa
         assert time.monotonic() - begin < 10
 
         async def work() -> None:
-            owner.catalog.enter_work()
+            owner.catalog.set_work_fence()
             await owner.catalog.change(count_up)
 
         assert owner.catalog.owns_work  # as far as it knows

@@ -74,7 +74,7 @@ class SharedList:
     async def show(self, renderer: PageRenderer, rights: str = "") -> Response:
         part = SharedPart("_resources.html", rights, self.basis, self.read)
         response = SharedPartResponse(part)
-        await renderer.fill(response)
+        await renderer.render_response(response)
         return response
 
 

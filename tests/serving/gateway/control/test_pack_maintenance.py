@@ -88,7 +88,7 @@ class BrokenSharing:
     async def remove_packs(self, names: Sequence[str]) -> None:
         raise PermissionDenied("The server may not write there.")
 
-    async def has_files(self, record: VersionRecord) -> bool:
+    async def can_publish(self, record: VersionRecord) -> bool:
         return True
 
     async def publish(self, record: VersionRecord, deployed: DeploymentInfo) -> str:

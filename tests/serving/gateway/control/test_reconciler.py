@@ -308,7 +308,7 @@ def test_a_version_that_is_deleted_takes_its_uses_with_it(tmp_path: Path) -> Non
         await world.use(record)
         await world.change(remove, record)
         await world.reconciler.persist_usage(world.catalog)
-        forgetting = asyncio.create_task(world.autoscaler.forget_version(record.uid))
+        forgetting = asyncio.create_task(world.autoscaler.stop_version(record.uid))
         await settle()
         world.pool.end(world.pool.living[0])
         await forgetting

@@ -35,7 +35,7 @@ class World:
 
     def change(self, state: NodeState) -> None:
         self.node.state = state
-        self.watchdog.node_changed(self.node)
+        self.watchdog.on_node_changed(self.node)
 
     def look(self, *, times: int, every: float = 0.5) -> None:
         for _ in range(times):

@@ -23,7 +23,7 @@ def test_another_try_comes_later_each_time_until_there_is_none() -> None:
     one, two, three = (add(*[KeyError("x")] * count) for count in (1, 2, 3))
 
     assert [streak.delay for streak in (one, two, three)] == [1.0, 5.0, 5.0]
-    assert [streak.is_over for streak in (one, two, three)] == [False, False, True]
+    assert [streak.is_exhausted for streak in (one, two, three)] == [False, False, True]
     assert three.reason == "KeyError: 'x'"
     assert add(Internal("A word for the owner.")).reason == "A word for the owner."
 
@@ -39,6 +39,6 @@ def test_another_try_comes_later_each_time_until_there_is_none() -> None:
 )
 def test_what_passes_is_waited_for(error: Exception) -> None:
     """It makes no job fail, and what comes between counts."""
-    assert not add(*[error] * 20).is_over
-    assert not add(KeyError(), error, KeyError(), error).is_over
-    assert add(KeyError(), error, KeyError(), error, KeyError()).is_over
+    assert not add(*[error] * 20).is_exhausted
+    assert not add(KeyError(), error, KeyError(), error).is_exhausted
+    assert add(KeyError(), error, KeyError(), error, KeyError()).is_exhausted

@@ -118,15 +118,15 @@ def test_what_is_recent_began_some_minutes_ago() -> None:
     """Whatever the turn of a version is; nothing is known of one that is gone."""
     world = World()
     world.answer(1)
-    assert world.recorder.read_phase_sample("v") is None
+    assert world.recorder.read_older_sample("v") is None
     for _ in range(2 * SAMPLE_SECONDS):
         world.pass_second()
     ages = set()
     for _ in range(SAMPLE_SECONDS):
         world.pass_second()
-        sampled = world.recorder.read_phase_sample("v")
+        sampled = world.recorder.read_older_sample("v")
         assert sampled is not None
         ages.add(sampled[1])
     assert (min(ages), max(ages)) == (SAMPLE_SECONDS, 2 * SAMPLE_SECONDS - 1)
     world.recorder.forget_version("v")
-    assert world.recorder.read_phase_sample("v") is None
+    assert world.recorder.read_older_sample("v") is None

@@ -27,5 +27,5 @@ def test_what_came_since_a_sample() -> None:
     assert recent.all["load"].seconds == pytest.approx(0.5)
     assert "infer" not in recent.all
     assert recent.started["total"].seconds == pytest.approx(1.1)
-    assert recent.without_starts("total").mean == pytest.approx(0.02)
+    assert recent.subtract_started("total").mean == pytest.approx(0.02)
     assert PhaseSum().mean == 0

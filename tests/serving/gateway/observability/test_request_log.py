@@ -103,7 +103,7 @@ async def running(log: RequestLog) -> AsyncIterator[RequestLog]:
 
 async def sent(log: RequestLog, number: int) -> None:
     """Wait until so many records have been sent."""
-    while (await log.get_stats())["sent"] < number:  # noqa: ASYNC110  by another process
+    while (await log.sum_counts())["sent"] < number:  # noqa: ASYNC110  by another process
         await asyncio.sleep(0.05)
 
 
@@ -164,7 +164,7 @@ def test_a_bucket_gets_few_large_objects(tmp_path: Path, emulator: Emulator) -> 
                 )
         again = make(tmp_path)
         async with running(again):
-            assert await again.get_stats() == counted(50, 50, 0, 0)
+            assert await again.sum_counts() == counted(50, 50, 0, 0)
 
     run(main)
 
@@ -185,7 +185,7 @@ def test_a_place_that_is_down_holds_up_no_other(tmp_path: Path, front: Front, em
             log.log_request(target(f"gs://{bucket}/logs"), dict(SCOPE), NOON, BODY, ANSWER)
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
             await sent(log, 1)
-            assert await log.get_stats() == counted(3, 1, 2, 0)
+            assert await log.sum_counts() == counted(3, 1, 2, 0)
             front.fail(503, times=0)
             (tmp_path / "file").unlink()
             await sent(log, 3)
@@ -286,7 +286,7 @@ def test_past_its_bounds_it_drops_and_counts(tmp_path: Path) -> None:
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
         async with running(log):
             await sent(log, 1)
-            stats = await log.get_stats()
+            stats = await log.sum_counts()
             assert stats["sampled"] == 100
             assert 0 < stats["sent"] < 10
             assert stats["dropped"] == 100 - stats["sent"]
@@ -295,8 +295,8 @@ def test_past_its_bounds_it_drops_and_counts(tmp_path: Path) -> None:
         async with running(log):
             for _ in range(100):
                 log.log_request(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
-                await log.get_stats()
-            stats = await log.get_stats()
+                await log.sum_counts()
+            stats = await log.sum_counts()
         assert stats["sampled"] == 200
         assert 10 < stats["waiting"] < 90
         assert stats["sent"] + stats["waiting"] + stats["dropped"] == 200
@@ -311,7 +311,7 @@ def test_a_disk_that_fails_is_no_end(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(make(tmp_path)) as log:
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
-            await log.get_stats()
+            await log.sum_counts()
             assert log._held_bytes > 0
             (tmp_path / "spill").unlink()
             await sent(log, 1)
@@ -332,7 +332,7 @@ def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
             (writer,) = children("serving.logs.sinks")
             os.kill(writer, signal.SIGSTOP)
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"meanwhile", ANSWER)
-            assert await log.get_stats() == counted(2, 1, 1, 0)
+            assert await log.sum_counts() == counted(2, 1, 1, 0)
             os.kill(writer, signal.SIGKILL)
             await sent(log, 2)
             log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"after", ANSWER)
@@ -366,11 +366,11 @@ def test_the_next_server_goes_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(make(tmp_path)) as log:
             log.log_request(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
-            assert await log.get_stats() == counted(1, 0, 1, 0)
+            assert await log.sum_counts() == counted(1, 0, 1, 0)
         (tmp_path / "file").unlink()
         async with running(make(tmp_path)) as log:
             await sent(log, 1)
-            assert await log.get_stats() == counted(1, 1, 0, 0)
+            assert await log.sum_counts() == counted(1, 1, 0, 0)
 
     run(main)
 

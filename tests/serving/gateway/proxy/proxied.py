@@ -170,7 +170,7 @@ class World:
         self.held = True
         await self._tasks.__aexit__(None, None, None)
         for node in self.pool.living:
-            self.proxy.close_node(node)
+            self.proxy.close_node_client(node)
             self._close(node)
         await settle()  # uvloop does not end while connections are open
 
@@ -215,7 +215,7 @@ class World:
             leaving = asyncio.ensure_future(left.wait())
             await asyncio.wait((leaving, peer.answered), return_when=asyncio.FIRST_COMPLETED)
             leaving.cancel()
-            request.disconnect()
+            request.handle_disconnect()
             await settle()
             await asyncio.sleep(0.01)
             return peer.answered.result() if peer.answered.done() else Answered()
@@ -281,7 +281,7 @@ class World:
             if not self.held:
                 self._tasks.create_task(self.up(node))
         if node.state is NodeState.GONE:
-            self.proxy.close_node(node)
+            self.proxy.close_node_client(node)
             self._close(node)
 
     def _die(self, node: Node) -> None:

@@ -12,7 +12,7 @@ import pytest
 from serving.errors import Internal
 from serving.gateway.proxy.node_client import NodeReply, ReplyCallback
 from serving.gateway.proxy.peers.peer_client import PeerClient
-from serving.gateway.proxy.peers.peer_protocol import ANSWER_SECONDS, DECLINED, ForwardedHead, decode_head
+from serving.gateway.proxy.peers.peer_protocol import ANSWER_SECONDS, DECLINED, HopHead, decode_head
 from serving.http_headers import Headers
 from serving.transport.framing import Body
 from tests.serving.gateway.proxy.proxied import World, run
@@ -25,7 +25,7 @@ class OtherServer:
 
     def __init__(self, answer: Callable[[ReplyCallback], None]) -> None:
         self._answer = answer
-        self.heads: list[ForwardedHead] = []
+        self.heads: list[HopHead] = []
         self.withdrawn = 0
         self.outcomes: list[str] = []
 

@@ -563,7 +563,7 @@ def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> Non
         waiting = asyncio.create_task(world.post())
         await settle()
         world.undeploy()
-        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
+        forgetting = asyncio.create_task(world.autoscaler.stop_version("v"))
         answered = await waiting
         assert answered.status == 404
         assert answered.message == "The version projects/p/models/m/versions/v was deleted."

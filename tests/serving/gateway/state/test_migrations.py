@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.state import migrations
-from serving.gateway.state.migrations import MIGRATIONS, Migration, open_database
+from serving.gateway.state.migrations import MIGRATIONS, Migration, open_sqlite_file
 from serving.gateway.state.store import SqliteStore
 from serving.names import ModelName, VersionName
 from tests.bounds import HANG_SECONDS
@@ -53,13 +53,13 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from serving.gateway.state.migrations import MIGRATIONS, Migration
-from serving.gateway.state.migrations import document_table, make_table_creator, open_database
+from serving.gateway.state.migrations import document_table, make_table_creator, open_sqlite_file
 
 def die(connection):
     make_table_creator(document_table("late"))(connection)
     os.kill(os.getpid(), signal.SIGKILL)
 
-open_database(Path(sys.argv[1]), (*MIGRATIONS, Migration("death", die)))
+open_sqlite_file(Path(sys.argv[1]), (*MIGRATIONS, Migration("death", die)))
 """
 
 
@@ -118,7 +118,7 @@ def test_files_of_earlier_releases_are_taken_over(file: Path, tables: list[str],
 
 def test_a_new_file_leaves_no_copy(file: Path) -> None:
     """There was nothing to keep."""
-    open_database(file).dispose()
+    open_sqlite_file(file).dispose()
 
     assert read(file)[0] == len(MIGRATIONS)
     assert [path.name for path in file.parent.iterdir()] == ["state.db"]
@@ -126,9 +126,9 @@ def test_a_new_file_leaves_no_copy(file: Path) -> None:
 
 def test_a_file_that_is_up_to_date_is_left_alone(file: Path) -> None:
     """No step, no copy."""
-    open_database(file).dispose()
+    open_sqlite_file(file).dispose()
     content = file.read_bytes()
-    open_database(file).dispose()
+    open_sqlite_file(file).dispose()
 
     assert file.read_bytes() == content
     assert [path.name for path in file.parent.iterdir()] == ["state.db"]
@@ -136,8 +136,8 @@ def test_a_file_that_is_up_to_date_is_left_alone(file: Path) -> None:
 
 def test_only_missing_steps_are_taken(file: Path) -> None:
     """A file one step behind takes that step."""
-    open_database(file).dispose()
-    open_database(file, extended("more")).dispose()
+    open_sqlite_file(file).dispose()
+    open_sqlite_file(file, extended("more")).dispose()
 
     version, tables = read(file)
     assert version == len(MIGRATIONS) + 1
@@ -146,12 +146,12 @@ def test_only_missing_steps_are_taken(file: Path) -> None:
 
 def test_a_newer_file_is_refused(file: Path) -> None:
     """The error names both schemas and what to do; the file is not touched."""
-    open_database(file, extended("more")).dispose()
+    open_sqlite_file(file, extended("more")).dispose()
     content = file.read_bytes()
     have, know = len(MIGRATIONS) + 1, len(MIGRATIONS)
 
     with pytest.raises(FailedPrecondition, match=rf"schema {have}, this one knows {know}\. .*--state-dir"):
-        open_database(file)
+        open_sqlite_file(file)
     assert file.read_bytes() == content
 
 
@@ -164,7 +164,7 @@ def test_a_step_that_fails_leaves_nothing_behind(file: Path) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        open_database(file, (*MIGRATIONS, Migration("broken", fail)))
+        open_sqlite_file(file, (*MIGRATIONS, Migration("broken", fail)))
     assert read(file) == (1, {*EARLIEST})
 
 
@@ -174,7 +174,7 @@ def test_a_kill_during_a_step_leaves_nothing_behind(file: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False, timeout=HANG_SECONDS)
 
     assert read(file) == (1, {*EARLIEST})
-    open_database(file).dispose()
+    open_sqlite_file(file).dispose()
     assert read(file)[0] == len(MIGRATIONS)
 
 
@@ -185,7 +185,7 @@ def test_the_copy_has_what_only_the_log_holds(file: Path) -> None:
         open_elsewhere.execute("DELETE FROM models")
         open_elsewhere.commit()
         assert file.with_name("state.db-wal").stat().st_size > 0
-        open_database(file).dispose()
+        open_sqlite_file(file).dispose()
 
         with closing(sqlite3.connect(file.with_name("state.db.v1"))) as copy:
             assert copy.execute("SELECT count(*) FROM models").fetchone() == (0,)
@@ -197,7 +197,7 @@ def test_no_copy_no_change(file: Path) -> None:
     file.with_name("state.db.v1").mkdir()
 
     with pytest.raises(Unavailable, match=r"state\.db\.v1"):
-        open_database(file)
+        open_sqlite_file(file)
     assert read(file) == (1, {*EARLIEST})
 
 
@@ -205,7 +205,7 @@ def test_the_copy_is_as_private_as_the_file(file: Path) -> None:
     """It may hold hashes of tokens."""
     write(file, EARLIEST, 1)
     file.chmod(0o600)
-    open_database(file).dispose()
+    open_sqlite_file(file).dispose()
 
     assert os.stat(file.with_name("state.db.v1")).st_mode & 0o777 == 0o600  # noqa: PTH116
 
@@ -215,10 +215,10 @@ def test_a_file_that_is_no_database_is_refused(file: Path) -> None:
     file.write_text("this is a letter" * 100)
 
     with pytest.raises(FailedPrecondition, match=r"state\.db cannot be read: .*--state-dir"):
-        open_database(file)
+        open_sqlite_file(file)
 
 
 def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
     """The error names it."""
     with pytest.raises(Unavailable, match=r"Cannot open the state file .*state\.db"):
-        open_database(tmp_path / "missing" / "state.db")
+        open_sqlite_file(tmp_path / "missing" / "state.db")

@@ -105,7 +105,7 @@ def test_it_is_forked_from_a_pilot() -> None:
         async with asyncio.timeout(HANG_SECONDS), Supervisor() as tasks:
             pool = LocalPool(lambda _: None, drain=1.0, supervisor=tasks, starts=1)
             async with pool:
-                pool.start_pilots([pilot])
+                pool.set_wanted_pilots([pilot])
                 await pool.wait_for_pilots(HANG_SECONDS)
                 async with SuggesterLauncher(pool, pilot).connect() as suggester:
                     command = read_command(suggester.child.process.pid)

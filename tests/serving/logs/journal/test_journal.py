@@ -132,7 +132,7 @@ def test_counts_go_on(tmp_path: Path) -> None:
     """Over a restart, also after a kill between a block and its note."""
     journal = appender(tmp_path)
     journal.append(batch(b"1", b"2", b"3"))
-    journal.drop(4)
+    journal.count_dropped(4)
     assert journal.checkpoint() == JournalCounts(sampled=7, sent=0, waiting=3, dropped=4)
     journal.append(batch(b"4"))  # not settled: killed
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.json_depth import DEFAULT_MAX_DEPTH
-from serving.node.codecs.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
+from serving.node.codecs.tensor_json import parse_extended_json, rows_to_json, tensor_to_json, values_to_json
 
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "u8", "?"])
@@ -25,7 +25,7 @@ WORDS = [math.nan, math.inf, -math.inf]
 
 def refusal(text: bytes, levels: int = DEFAULT_MAX_DEPTH) -> str:
     with pytest.raises(InvalidInputs) as caught:
-        parse_json(text, levels)
+        parse_extended_json(text, levels)
     return caught.value.detail
 
 
@@ -128,15 +128,15 @@ def test_words_are_read_where_they_are_values(value: Any) -> None:
     """Not in texts nor in names; everything else as JSON has it."""
     text = json.dumps(value, ensure_ascii=False)
 
-    assert json.dumps(parse_json(text.encode(), DEFAULT_MAX_DEPTH), ensure_ascii=False) == text
+    assert json.dumps(parse_extended_json(text.encode(), DEFAULT_MAX_DEPTH), ensure_ascii=False) == text
 
 
 def test_numbers_beside_words_are_what_they_are_elsewhere() -> None:
     """Also those that are too large for an integer."""
     long = "9" * 5000
 
-    assert parse_json(b"[NaN, 18446744073709551615]", DEFAULT_MAX_DEPTH)[1] == 2**64 - 1
-    assert parse_json(b"[NaN, 18446744073709551616]", DEFAULT_MAX_DEPTH)[1] == float(2**64)
+    assert parse_extended_json(b"[NaN, 18446744073709551615]", DEFAULT_MAX_DEPTH)[1] == 2**64 - 1
+    assert parse_extended_json(b"[NaN, 18446744073709551616]", DEFAULT_MAX_DEPTH)[1] == float(2**64)
     assert "number is infinity" in refusal(f"[NaN, {long}]".encode())
 
 
@@ -171,5 +171,5 @@ def test_a_text_that_does_not_end_takes_no_longer_than_others(text: bytes) -> No
 
 @pytest.mark.parametrize("text", [b"[[[[1]]]]", b"[[[[NaN]]]]"])
 def test_depth_is_bounded_with_words_and_without(text: bytes) -> None:
-    assert parse_json(text, 4)
+    assert parse_extended_json(text, 4)
     assert "more than 3 levels" in refusal(text, 3)

@@ -162,7 +162,7 @@ def test_the_inputs_are_those_of_the_signature() -> None:
 
 def test_columns_of_a_regular_list_take_no_python_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do rows: the decoder alone reads them."""
-    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.parse_json", None)
+    monkeypatch.setattr("serving.node.codecs.tensorflow_rest.parse_extended_json", None)
 
     for body in ({"inputs": [[1.5, 2]]}, {"inputs": {"x": [[1.5, 2]]}}, {"instances": [[1.5, 2]]}):
         assert arrays(read(graph(FLOATS), body))["x"].tolist() == [[1.5, 2]]

@@ -21,7 +21,7 @@ from serving.config import PredictSettings
 from serving.model_schema import ModelSchema, ModelSignature
 from serving.node.batcher import BatchLimits
 from serving.node.compute import AdaptiveExecutor
-from serving.node.predict import Predictor
+from serving.node.predict import NodePredictor
 from serving.node.warmup import grpc_warmup, protocol_warmup
 from serving.node.warmup.protocol_warmup import (
     ExampleRequest,
@@ -60,10 +60,10 @@ def loaded(write: Any, folder: Path) -> tuple[Runtime, ModelSchema]:
     return runtime, infer_model_schema(runtime, folder)
 
 
-def predictor(runtime: Runtime, schema: ModelSchema, threads: ThreadPoolExecutor) -> Predictor:
+def predictor(runtime: Runtime, schema: ModelSchema, threads: ThreadPoolExecutor) -> NodePredictor:
     bounds = BatchLimits(merge_rows=1, queue_requests=10, queue_bytes=1 << 20)
     place = AdaptiveExecutor(threads, may_inline=True)
-    return Predictor(runtime, place, bounds, PredictSettings(), marks=bytearray(), schema=schema)
+    return NodePredictor(runtime, place, bounds, PredictSettings(), marks=bytearray(), schema=schema)
 
 
 @pytest.mark.parametrize("write", [matrix, table, None], ids=["matrix", "table", "stand-in"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, UserCodeFailed
+from serving.errors import InvalidInputs, InvalidOutputs, InvalidUserCode, LoadFailed, ModelFailed
 from serving.runtimes import LoadSpec, RowsFormat, Runtime
 from serving.runtimes import load_model as load_any
 from serving.runtimes.custom_runtime.runtime import load_model
@@ -177,7 +177,7 @@ def test_without_kwargs_extra_fields_are_refused(routine: Loader) -> None:
 )
 def test_classes_that_cannot_be_used_say_why(code: str, name: str, message: str, routine: Loader) -> None:
     """Not found, not importable, wrong shape or failing: one sentence with the way out."""
-    with pytest.raises(UserCodeFailed) as caught:
+    with pytest.raises(InvalidUserCode) as caught:
         routine(code, name)
 
     assert message in caught.value.detail
@@ -207,13 +207,13 @@ def test_predict_has_exactly_the_contracts_arguments(arguments: str, right: bool
     if right:
         assert routine(code).predict([1]) == [1]
     else:
-        with pytest.raises(UserCodeFailed, match=r"def predict\(self, instances, \*\*kwargs\)"):
+        with pytest.raises(InvalidUserCode, match=r"def predict\(self, instances, \*\*kwargs\)"):
             routine(code)
 
 
 def test_a_class_is_required(tmp_path: Path) -> None:
     """CUSTOM without predictionClass says what is missing."""
-    with pytest.raises(UserCodeFailed, match="predictionClass"):
+    with pytest.raises(InvalidUserCode, match="predictionClass"):
         load_model(LoadSpec(tmp_path, "CUSTOM"))
 
 
@@ -230,7 +230,7 @@ def test_the_server_comes_before_user_packages(tmp_path: Path, monkeypatch: pyte
 
 def test_the_class_makes_the_framework(tmp_path: Path) -> None:
     """A prediction class alone leads to this runtime; without one an empty folder is no model."""
-    with pytest.raises(UserCodeFailed):
+    with pytest.raises(InvalidUserCode):
         load_any(LoadSpec(tmp_path, prediction_class="no_such_module.Predictor"))
     with pytest.raises(LoadFailed):
         load_any(LoadSpec(tmp_path))

@@ -25,7 +25,14 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable, UserCodeFailed
+from serving.errors import (
+    InvalidInputs,
+    InvalidOutputs,
+    InvalidUserCode,
+    LoadFailed,
+    ModelFailed,
+    Unavailable,
+)
 from serving.predictor import PROGRAM
 from serving.predictor.program import ARRAY, BYTES
 from serving.runtimes import ArrayFormat, ExternalInterpreter, LoadSpec, RowsFormat, load_model, model_check
@@ -227,7 +234,7 @@ def test_what_cannot_be_loaded_says_why_and_by_whom(tmp_path: Path, loaded: Load
     (tmp_path / "model.joblib").write_bytes(b"\x80\x04nonsense")
     with pytest.raises(LoadFailed, match=r"model\.joblib: .* It was loaded by "):
         loaded(framework="SCIKIT_LEARN")
-    with pytest.raises(UserCodeFailed, match="nothing_here"):
+    with pytest.raises(InvalidUserCode, match="nothing_here"):
         loaded(prediction_class="nothing_here.Routine")
     with pytest.raises(LoadFailed, match="Cannot start /nowhere/python"):
         load_model(LoadSpec(tmp_path, "CUSTOM", "a.B", external=ExternalInterpreter("/nowhere/python")))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serving.errors import LoadFailed
-from serving.runtimes.lightgbm_runtime.model_file import ModelHeader, read_header
+from serving.runtimes.lightgbm_runtime.model_file import ModelHeader, read_checked_header
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_lines_before_the_trees(text: str, tmp_path: Path) -> None:
     (tmp_path / "model.txt").write_text(text)
 
-    assert read_header(tmp_path / "model.txt") == ModelHeader(
+    assert read_checked_header(tmp_path / "model.txt") == ModelHeader(
         width=2, feature_names=("size", "kind"), objective="binary", class_count=1, categorical=(1,)
     )
 
@@ -36,7 +36,7 @@ def test_names_that_lightgbm_has_made_up_are_none(text: str, tmp_path: Path) -> 
         text.replace("feature_names=size kind", "feature_names=Column_0 Column_1", 1)
     )
 
-    assert read_header(tmp_path / "model.txt").feature_names == ()
+    assert read_checked_header(tmp_path / "model.txt").feature_names == ()
 
 
 def test_the_text_of_an_early_version(text: str, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_text_of_an_early_version(text: str, tmp_path: Path) -> None:
     file = tmp_path / "model.txt"
     file.write_text(early)
 
-    assert read_header(file).width == 2
+    assert read_checked_header(file).width == 2
     rows = np.array([[0.5, 0.0], [0.5, 1.0]])
     expected = lgb.Booster(model_str=text).predict(rows, num_threads=1)
     assert np.array_equal(lgb.Booster(model_file=file).predict(rows, num_threads=1), expected)
@@ -60,7 +60,7 @@ def test_more_than_one_empty_line_before_the_trees(text: str, tmp_path: Path) ->
     file = tmp_path / "model.txt"
     file.write_text(text.replace("\nTree=0\n", "\n\nTree=0\n", 1))
 
-    assert read_header(file).width == 2
+    assert read_checked_header(file).width == 2
     assert lgb.Booster(model_file=file).num_trees() == 3
 
 
@@ -88,4 +88,4 @@ def test_texts_that_are_not_whole(
     (tmp_path / "model.txt").write_bytes(change(text).encode())
 
     with pytest.raises(LoadFailed, match=problem):
-        read_header(tmp_path / "model.txt")
+        read_checked_header(tmp_path / "model.txt")

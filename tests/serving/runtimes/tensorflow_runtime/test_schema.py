@@ -19,7 +19,7 @@ def example_of(load: Any, model: str) -> Any:
     """The example of a model, with its answer; a client gets the same."""
     runtime = load(model)
     schema = infer_model_schema(runtime, Path())
-    request = {"instances": [schema.example] * runtime._request_rows}
+    request = {"instances": [schema.example] * runtime._rows_per_request}
     batch, _ = InstancesDecoder().decode(json.dumps(request).encode(), runtime.input_format)
     assert json.loads(encode_predictions(runtime.predict(batch)))["predictions"][0] == schema.answer
     return schema.example

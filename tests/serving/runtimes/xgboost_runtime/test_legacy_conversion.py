@@ -39,7 +39,7 @@ def test_trees_that_treelite_reads_otherwise_are_refused() -> None:
     model = parse_model(LOGISTIC.read_bytes())
 
     with pytest.raises(legacy_conversion.ConversionMismatch, match="finds other trees"):
-        legacy_conversion.compare_trees(model, booster, LOGISTIC.read_bytes())
+        legacy_conversion.verify_trees(model, booster, LOGISTIC.read_bytes())
 
 
 def test_linear_weights_in_another_order_are_refused(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_linear_weights_in_another_order_are_refused(tmp_path: Path) -> None:
     model = parse_model(LOGISTIC.read_bytes())
 
     with pytest.raises(legacy_conversion.ConversionMismatch, match="weights"):
-        legacy_conversion.compare_linear(model, booster)
+        legacy_conversion.verify_linear(model, booster)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -61,7 +61,7 @@ class Fake:
         self.began.set()
 
     def _gone(self, call: PredictionRequest) -> None:
-        self.gone.append(call.is_past_deadline)
+        self.gone.append(call.left_at_deadline)
         call.respond(200, b"nobody hears it")
         self.left.set()
 

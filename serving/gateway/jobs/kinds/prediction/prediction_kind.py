@@ -196,7 +196,7 @@ class PredictionKind(PredictionRules):
             self._defaults.interpreters.find_interpreter(job.prediction_input.runtime_version)
             self._check_folders(job.prediction_input)
 
-    async def try_output(self, job: Job) -> None:
+    async def check_output_writable(self, job: Job) -> None:
         """The process claims its output folder itself, before it reads anything."""
 
     def find_time_limits(self, job: Job) -> TimeLimits:
@@ -247,10 +247,10 @@ class PredictionKind(PredictionRules):
     async def plan_version(self, record: JobRecord) -> PlannedVersion | None:
         return None
 
-    def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
+    def iter_extra_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         return iter(())
 
-    def read_last_lines(self, folder: Path, count: int) -> Sequence[str]:
+    def read_last_extra_lines(self, folder: Path, count: int) -> Sequence[str]:
         return ()
 
     def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:

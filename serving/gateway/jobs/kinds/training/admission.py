@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from serving.errors import FailedPrecondition, field_error
-from serving.gateway.catalog.job_checks.training_replicas import CUSTOM, list_replicas, scale_tier
+from serving.gateway.catalog.job_checks.training_replicas import CUSTOM, list_replica_groups, scale_tier
 from serving.gateway.catalog.job_checks.tuning_checks import read_plan
 from serving.gateway.state.records import JobRecord
 from serving.resources import TrainingInput, TrainingOptions
@@ -57,7 +57,7 @@ def measure_run(given: TrainingInput, options: TrainingOptions, total: Room) -> 
 
     Without a limit of its own it has a share of all memory by its number of replicas.
     """
-    groups = list_replicas(given)
+    groups = list_replica_groups(given)
     seats = sum(group.number for group in groups)
     memory = int(options.memory_bytes or 0) if total.memory_bytes else 0
     share = min(total.memory_bytes, total.memory_bytes * seats // max(1, total.seats))
@@ -90,7 +90,7 @@ def check_fits(given: TrainingInput, options: TrainingOptions, total: Room) -> N
         )
     if needed.gpus > total.gpus:
         has = f"has {total.gpus} (setting gpus)" if total.gpus else "has none (setting gpus)"
-        per_group = [group for group in list_replicas(given) if group.gpus]
+        per_group = [group for group in list_replica_groups(given) if group.gpus]
         raise field_error(
             FailedPrecondition,
             f"training_input.{per_group[0].field}_config.accelerator_config",

@@ -20,7 +20,7 @@ _TIMEOUT, _GRACE_SECONDS = 120.0, 1.0
 _MAX_NAMES = 10
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _DiscoveryResult(msgspec.Struct, frozen=True):
     """A `training.deployable_models.ModelSearchResult`, whose module loads a storage client."""
 
     models: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ async def find_models(
             asyncio.timeout(_TIMEOUT),
             run_child(_COMMAND, environment=environment, stdin=stdin, grace_seconds=_GRACE_SECONDS) as child,
         ):
-            found = msgspec.json.decode(await child.output.read(), type=_Found)
+            found = msgspec.json.decode(await child.output.read(), type=_DiscoveryResult)
     except TimeoutError:
         raise Unavailable(f"{job_dir} could not be listed within {_TIMEOUT:g} s. Try again.") from None
     except msgspec.DecodeError:

@@ -8,7 +8,7 @@ import msgspec
 
 from autoscaler.node_process import LaunchSpec
 from autoscaler.pools import PilotSpec
-from serving.artifacts.package_imports import find_required_framework
+from serving.artifacts.package_imports import find_archive_framework
 from serving.gateway.jobs.job_kind import JOB_PROCESS, ForkPlan
 from training.messages import TrainingRequest
 
@@ -28,7 +28,7 @@ def plan_fork(
     """
     if request.interpreter or request.engine is not None:
         return None
-    framework = find_required_framework(request.packages)
+    framework = find_archive_framework(request.packages)
     pilot = select_pilot("" if framework is None else framework.name)
     arguments = {"request": msgspec.to_builtins(request)}
     launch = LaunchSpec(_ENTRY, arguments, environment, watches_lifeline=True, name=JOB_PROCESS)

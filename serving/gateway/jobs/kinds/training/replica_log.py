@@ -34,7 +34,7 @@ def iter_log_lines(folder: Path, since: int) -> Iterator[JobLogLine]:
         entries = read_entries(folder, LogQuery(after=position, limit=_PAGE_LINES))
         for entry in entries:
             with contextlib.suppress(ValueError):  # a time or an id of the program's own
-                yield parse_entry(entry)
+                yield to_log_line(entry)
         if len(entries) < _PAGE_LINES:
             return
         position = position_of(entries[-1])
@@ -51,7 +51,7 @@ def read_last_lines(folder: Path, count: int) -> list[str]:
     return [f"{entry.task}: {entry.text}" for entry in deque(merged, maxlen=count)]
 
 
-def parse_entry(entry: LogEntry) -> JobLogLine:
+def to_log_line(entry: LogEntry) -> JobLogLine:
     moment = datetime.datetime.fromisoformat(entry.time)
     micros = int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
     # A mark of dropped lines has the id of the line before it, with a "+" behind.

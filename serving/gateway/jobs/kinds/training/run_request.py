@@ -13,7 +13,7 @@ from serving.container_engine import engine_environment, find_engine
 from serving.gateway.catalog.job_checks.training_replicas import (
     ALGORITHMS,
     find_algorithm,
-    list_replicas,
+    list_replica_groups,
     master_image,
 )
 from serving.gateway.catalog.job_checks.tuning_checks import find_metric_tag
@@ -142,7 +142,7 @@ def _build_groups(
     given: TrainingInput, left: Iterator[str], *, in_containers: bool
 ) -> Iterator[ReplicaGroup]:
     """Give each replica its part of the devices left; those that ask for none see none."""
-    for group in list_replicas(given):
+    for group in list_replica_groups(given):
         parts = tuple(
             ",".join(device for _, device in zip(range(group.gpus), left, strict=False))
             for _ in range(group.number)

@@ -29,7 +29,7 @@ from serving.gateway.catalog.job_checks.training_replicas import (
     choose_algorithm_framework,
     find_algorithm,
     is_tpu,
-    list_replicas,
+    list_replica_groups,
     master_image,
 )
 from serving.gateway.catalog.jobs import PlannedVersion
@@ -151,7 +151,7 @@ class TrainingAttempt:
             self.replicas[report.replica.task] = report.replica
         return LostProcess(self._loss) if self._loss else None
 
-    def give_up(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """Have the process count as lost with its next report, which comes within seconds."""
         self._loss = reason
 
@@ -249,7 +249,7 @@ class TrainingKind(TrainingRules):
                 "training_input.job_dir",
                 f"{given.job_dir} has a colon, at which engines end the path of what they mount.",
             )
-        for group in list_replicas(given):
+        for group in list_replica_groups(given):
             field = f"training_input.{group.field}_config"
             self._sources.check_image(f"{field}.image_uri", group.config.image_uri or master_image(given))
             if group.gpus:
@@ -259,7 +259,7 @@ class TrainingKind(TrainingRules):
                     "GPUs are not passed on to containers. Leave acceleratorConfig out to train without.",
                 )
 
-    async def try_output(self, job: Job) -> None:
+    async def check_output_writable(self, job: Job) -> None:
         given = job.training_input or TrainingInput()
         if given.job_dir:
             await check_job_dir(given.job_dir, self.environment, self._threads)
@@ -309,7 +309,7 @@ class TrainingKind(TrainingRules):
             await self._director.run_trials(record, attempt)
         except Exception as error:
             logger.exception("the trials of %s cannot go on", record.name)
-            attempt.give_up(f"Its trials could not go on: {error}.")
+            attempt.mark_lost(f"Its trials could not go on: {error}.")
 
     def create_cleanup(
         self, record: JobRecord, version: VersionRecord | None, folder: Path
@@ -348,12 +348,12 @@ class TrainingKind(TrainingRules):
     def _find_job_dir(self, record: JobRecord, trial: str) -> str:
         """The folder of a job, or of one of its trials; "" for none. Raises FailedPrecondition, NotFound."""
         folder = _read_input(record).job_dir
-        return f"{folder.rstrip('/')}/{self._director.find_trial(record, trial)}" if trial else folder
+        return f"{folder.rstrip('/')}/{self._director.find_trial_number(record, trial)}" if trial else folder
 
-    def iter_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
+    def iter_extra_log_lines(self, folder: Path, since: int) -> Iterator[JobLogLine]:
         return iter_log_lines(folder / "logs", since)
 
-    def read_last_lines(self, folder: Path, count: int) -> Sequence[str]:
+    def read_last_extra_lines(self, folder: Path, count: int) -> Sequence[str]:
         return read_last_lines(folder / "logs", count)
 
     def render_progress(self, record: JobRecord, attempt: JobAttempt | None) -> Mapping[str, Any]:

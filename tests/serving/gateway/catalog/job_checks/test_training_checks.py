@@ -14,7 +14,7 @@ from serving.gateway.catalog.job_checks.training_checks import (
     check_training_options,
     parse_duration,
 )
-from serving.gateway.catalog.job_checks.training_replicas import list_replicas
+from serving.gateway.catalog.job_checks.training_replicas import list_replica_groups
 from serving.resources import Job, TrainingInput, TrainingOptions, resource_from_json
 
 INPUT: dict[str, Any] = {
@@ -171,7 +171,7 @@ def test_options_that_are_refused(options: dict[str, Any], field: str) -> None:
 )  # fmt: skip
 def test_tiers_and_counts(changes: dict[str, Any], replicas: list[tuple[str, int, int]]) -> None:
     """Groups without replicas are left out."""
-    groups = list_replicas(parse(**changes))
+    groups = list_replica_groups(parse(**changes))
 
     assert [(group.role, group.number, group.gpus) for group in groups] == replicas
 

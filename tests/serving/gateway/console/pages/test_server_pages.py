@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.config import ServeConfig, load_settings
+from serving.config import ServeConfig, load_sourced_settings
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.app import Gateway
 from serving.gateway.console import health_checks
@@ -75,7 +75,7 @@ def test_sources_are_flags_variables_and_files(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "settings.yaml"
     file.write_text("jobs: 3\nport: 1\nhost: localhost")
     monkeypatch.setenv("PILOTLIGHT_PORT", "2")
-    loaded = load_settings(ServeConfig, {"host": "127.0.0.1", "tick": None}, file)
+    loaded = load_sourced_settings(ServeConfig, {"host": "127.0.0.1", "tick": None}, file)
     assert loaded.sources == {"jobs": f"{file}: jobs", "port": "PILOTLIGHT_PORT", "host": "--host"}
     assert (loaded.values.jobs, loaded.values.port, loaded.values.host) == (3, 2, "127.0.0.1")
 

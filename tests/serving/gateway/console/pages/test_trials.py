@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving.errors import FailedPrecondition
-from serving.gateway.console.pages.trials import read_trials
+from serving.gateway.console.pages.trials import build_trial_table
 from serving.gateway.console.rendering import PageRenderer
 
 
@@ -35,18 +35,18 @@ def make_job(goal: str, *values: float, **parameters: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("goal", "best"), [("MAXIMIZE", [2.0, 2.0, 5.0]), ("MINIMIZE", [2.0, 1.0, 1.0])])
 def test_the_best_so_far_follows_the_order_of_trials(goal: str, best: list[float]) -> None:
-    rows = sorted(read_trials(make_job(goal, 2.0, 1.0, 5.0)).rows, key=lambda row: row.number)
+    rows = sorted(build_trial_table(make_job(goal, 2.0, 1.0, 5.0)).rows, key=lambda row: row.number)
     assert [row.best for row in rows] == best
 
 
 def test_other_jobs_have_no_trials() -> None:
     with pytest.raises(FailedPrecondition, match="no tuning job"):
-        read_trials({"jobId": "t", "trainingInput": {}})
+        build_trial_table({"jobId": "t", "trainingInput": {}})
 
 
 def test_values_of_trials_are_text_and_reach_the_script_whole() -> None:
     word = "<script>\" ' \u202e" + "x" * 30_000
-    table = read_trials(make_job("MAXIMIZE", 1.0, word=word))
+    table = build_trial_table(make_job("MAXIMIZE", 1.0, word=word))
     values = {
         "project": "p", "id": "t", "table": table, "has_ended": True, "may_deploy": True,
         "anti_forgery_token": "",

@@ -10,9 +10,9 @@ from serving.errors import BodyTooLarge, InvalidArgument
 from serving.gateway.console.prediction_form.file_inputs import (
     MAX_FILE_BYTES,
     FileInput,
+    decode_file,
     insert_file,
     list_file_inputs,
-    parse_file,
 )
 from serving.model_schema import ModelSchema, ModelSignature, TensorSpec, schema_to_json
 
@@ -57,15 +57,15 @@ def test_many_inputs_are_not_all_offered() -> None:
 def test_files_arrive_in_either_alphabet(encode: Any, padding: str) -> None:
     for size in (1, 2, 3, 256):
         text = encode(CONTENT[-size:]).decode()
-        assert parse_file(text if padding else text.rstrip("=")) == CONTENT[-size:]
+        assert decode_file(text if padding else text.rstrip("=")) == CONTENT[-size:]
 
 
 def test_files_that_are_none() -> None:
     with pytest.raises(InvalidArgument, match="choose it again"):
-        parse_file("no base64!")
-    assert len(parse_file(base64.b64encode(bytes(MAX_FILE_BYTES)).decode())) == MAX_FILE_BYTES
+        decode_file("no base64!")
+    assert len(decode_file(base64.b64encode(bytes(MAX_FILE_BYTES)).decode())) == MAX_FILE_BYTES
     with pytest.raises(BodyTooLarge, match=r"2,097,153 bytes.*takes 2,097,152"):
-        parse_file(base64.b64encode(bytes(MAX_FILE_BYTES + 1)).decode())
+        decode_file(base64.b64encode(bytes(MAX_FILE_BYTES + 1)).decode())
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class FakePool:
 class FakeAutoscaler:
     awake = ("v",)
 
-    def measure_memory(self) -> MemoryDemand:
+    def sum_memory_demand(self) -> MemoryDemand:
         return MemoryDemand(needed=300 * MIB, missing=300 * MIB, total=400 * MIB)
 
 
@@ -37,7 +37,7 @@ def test_what_processes_use_is_averaged_over_a_minute(monkeypatch: pytest.Monkey
     """From when they are first seen, and less when a thread has ended."""
     now, ran, waited = 1000.0, 0.0, 0.0
     monkeypatch.setattr(machine, "cpu_seconds", lambda pid: ran)
-    monkeypatch.setattr(machine, "waiting_seconds", lambda pid: waited)
+    monkeypatch.setattr(machine, "all_threads_run_delay", lambda pid: waited)
     meter = ServerLoadMeter(FakeAutoscaler(), FakePool(), lambda: now)  # type: ignore[arg-type]
 
     async def measure() -> None:
@@ -65,5 +65,5 @@ def test_a_process_that_is_gone_uses_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_threads_that_wait_are_counted() -> None:
     """Any process has waited for a processor; nothing of one that is gone."""
-    assert machine.waiting_seconds(os.getpid()) > 0
-    assert machine.waiting_seconds(2**22 + 1) == 0
+    assert machine.all_threads_run_delay(os.getpid()) > 0
+    assert machine.all_threads_run_delay(2**22 + 1) == 0

@@ -26,8 +26,8 @@ from serving.gateway.proxy.peers.peer_protocol import (
     HELLO_FRAME,
     OWN_VERSIONS,
     PROOF_FRAME,
-    ForwardedHead,
     HandshakeKey,
+    HopHead,
     PeerAddress,
     PeerTarget,
     PeerTls,
@@ -45,7 +45,7 @@ from tests.bounds import HANG_SECONDS
 from tests.certificates import write_certificate
 
 SECRET = b"s" * 32
-HEAD = ForwardedHead(
+HEAD = HopHead(
     method="POST", path="/v1/projects/p/models/m:predict", headers=[(b"x-own", b"1")], version="uid",
     request_id=b"r1", timeout=5.0, principal="user:ann@example.com", client=("10.0.0.1", 4000),
 )  # fmt: skip
@@ -132,7 +132,7 @@ async def connect(client: PeerClient) -> bool:
     return client.is_connected
 
 
-def send(client: PeerClient, body: bytes = b"body", head: ForwardedHead = HEAD) -> Waiting:
+def send(client: PeerClient, body: bytes = b"body", head: HopHead = HEAD) -> Waiting:
     waiting, encoded = Waiting(), encode_head(head)
     assert encoded is not None
     client.send(waiting, encoded, body, head.timeout)
@@ -159,7 +159,7 @@ def test_a_request_arrives_as_it_came_and_its_answer_too() -> None:
             assert replies[0].headers[0] == (b"content-type", b"text/plain")
             assert replies[0].headers[-1][0] == ANSWER_SECONDS
             call = calls[0]
-            assert (call.version, call.head.path) == ("uid", HEAD.path)
+            assert (call.version_key, call.head.path) == ("uid", HEAD.path)
             assert call.head.prediction_headers[b"x-request-timeout"] == b"5.0"
             assert (b"x-own", b"1") in call.head.headers
             assert get_caller(call.scope).principal == "user:ann@example.com"
@@ -517,7 +517,7 @@ def test_a_request_is_withdrawn_when_its_client_goes() -> None:
     gone: list[str] = []
 
     def handler(call: ForwardedCall) -> None:
-        call.on_disconnect = lambda: gone.append(call.version)
+        call.on_disconnect = lambda: gone.append(call.version_key)
 
     async def main() -> None:
         async with serving(handler) as (server, port):
@@ -562,7 +562,7 @@ def test_a_lost_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_head_that_is_too_long_stays() -> None:
-    long = ForwardedHead("POST", HEAD.path, [(b"x-long", b"l" * MAX_PREFIX_BYTES)], "uid", b"r", 1.0)
+    long = HopHead("POST", HEAD.path, [(b"x-long", b"l" * MAX_PREFIX_BYTES)], "uid", b"r", 1.0)
     assert encode_head(long) is None
 
 

@@ -24,7 +24,7 @@ from tuning.decide import TuningPlan
 BEST_TRIAL = "best"
 
 
-class TrialAttempt(Protocol):
+class TuningAttempt(Protocol):
     """A supervisor at work; it is given orders by the pipe in `trial_settings`."""
 
     on_trial: Callable[[TrialReport], None]
@@ -41,7 +41,7 @@ class TuningDirector:
         self._catalog = catalog
         self._suggest_points = suggest_points
 
-    async def run_trials(self, record: JobRecord, attempt: TrialAttempt) -> None:
+    async def run_trials(self, record: JobRecord, attempt: TuningAttempt) -> None:
         """Run what is left of a job's trials, until its end is ordered. Raises OSError."""
         if record.tuning is None or attempt.trial_settings is None:
             return
@@ -63,7 +63,7 @@ class TuningDirector:
             return None
         return TrialsOfJob(snapshot.record.study, list(iter_own_trials(self._catalog.state, record)))
 
-    def find_trial(self, record: JobRecord, trial: str) -> int:
+    def find_trial_number(self, record: JobRecord, trial: str) -> int:
         """The number of a trial, which may be "best". Raises NotFound, FailedPrecondition."""
         found = self.find_trials(record)
         if found is None:

@@ -165,7 +165,7 @@ class TuningLoop:
 
     async def _put(self, changed: Sequence[Trial]) -> None:
         if changed:
-            await self._catalog.change_with_retry(trials.put_trials, self._name, changed, job=self._job)
+            await self._catalog.change_with_retry(trials.replace_trials, self._name, changed, job=self._job)
 
     # ---- suggestions
 

@@ -66,7 +66,9 @@ def add_trials(output: TrainingOutput, given: TrainingInput, job: TrialsOfJob) -
     return msgspec.structs.replace(
         output,
         completed_trial_count=format_count(_count_successes(job.trials)),
-        trials=tuple(_describe_trial(trial, found, value, given, built) for value, found, trial in measured),
+        trials=tuple(
+            _build_trial_output(trial, found, value, given, built) for value, found, trial in measured
+        ),
     )
 
 
@@ -81,7 +83,7 @@ def build_algorithm_output(given: TrainingInput) -> BuiltInAlgorithmOutput | Non
     )
 
 
-def _describe_trial(
+def _build_trial_output(
     trial: Trial,
     found: Measurement,
     value: float,

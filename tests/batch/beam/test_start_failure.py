@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batch.beam.worker_environment import explain_start_failure
+from batch.beam.start_failure import explain_start_failure
 
 
 def test_a_worker_that_cannot_be_started_is_told_of() -> None:

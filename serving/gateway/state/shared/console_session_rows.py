@@ -11,7 +11,7 @@ from serving.gateway.state.shared.database import CONSOLE_SESSIONS, translate_er
 _NOW = sa.func.clock_timestamp(type_=sa.DateTime(timezone=True))
 
 
-class SessionRows:
+class ConsoleSessionRows:
     """Rows of sessions, which end by the clock of the database. All calls block, and raise Unavailable."""
 
     def __init__(self, engine: sa.Engine, address: str) -> None:

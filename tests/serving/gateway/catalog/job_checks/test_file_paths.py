@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from serving.gateway.catalog.job_checks.places import find_place_problem
+from serving.gateway.catalog.job_checks.file_paths import find_path_problem
 
 
 @pytest.mark.parametrize("place", ["gs://b/p", "gs://b", "/a/b", "file:///a/b", "gs://b/a//b", "/a:b"])
 def test_a_place(place: str) -> None:
-    assert find_place_problem(place) == ""
+    assert find_path_problem(place) == ""
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_a_place(place: str) -> None:
     ],
 )
 def test_no_place(place: str, problem: str) -> None:
-    assert problem in find_place_problem(place)
+    assert problem in find_path_problem(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 
-def find_place_problem(place: str) -> str:
+def find_path_problem(place: str) -> str:
     """What is wrong with a text that should be gs://BUCKET/PATH or an absolute path; "" if it is one."""
     if "\0" in unquote(place):
         return f"{place!r} cannot hold a NUL character."

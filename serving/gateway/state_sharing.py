@@ -100,10 +100,10 @@ class StateSharing:
         self,
         on_publish: Callable[[Commit], None],
         on_commit: Callable[[Commit], None],
-        on_taken_in: Callable[[Commit], None],
+        on_peer_commit: Callable[[Commit], None],
     ) -> SharedCatalog:
-        """`on_taken_in` is called after `on_publish` with what other servers have committed."""
-        self._catalog = SharedCatalog(self._store, on_publish, on_commit, on_taken_in)
+        """`on_peer_commit` is called after `on_publish` with what other servers have committed."""
+        self._catalog = SharedCatalog(self._store, on_publish, on_commit, on_peer_commit)
         return self._catalog
 
     async def refresh_state(self) -> None:

@@ -30,7 +30,7 @@ _NO_FENCE = 0
 
 
 class SharedCatalog(Catalog):
-    """`on_taken_in` is called after `on_publish` with what others have committed, `on_commit` with the rest.
+    """`on_peer_commit` is called after `on_publish` with what others have committed, `on_commit` with the rest.
 
     `revision` is that of `state`. `fence` is set while the work is this server's.
     """
@@ -40,11 +40,11 @@ class SharedCatalog(Catalog):
         store: PostgresStore,
         on_publish: Callable[[Commit], None],
         on_commit: Callable[[Commit], None] = lambda _: None,
-        on_taken_in: Callable[[Commit], None] = lambda _: None,
+        on_peer_commit: Callable[[Commit], None] = lambda _: None,
     ) -> None:
         super().__init__(store, on_publish, on_commit)
         self._shared = store
-        self._on_peer_commit = on_taken_in
+        self._on_peer_commit = on_peer_commit
         self.revision = 0
         self._token = ""  # of the commit that made the revision
         self.fence: int | None = None

@@ -236,11 +236,11 @@ def measure_changes(servers: Sequence[ClusterServer], count: int) -> Iterator[fl
             change = f"/v1/{_MODEL_NAME}?updateMask=description"
             servers[0].control.call_api("PATCH", change, {"description": text})
             changed_at = time.perf_counter()
-            seen_at = list(pool.map(partial(_wait_for_description, text=text), servers[1:]))
+            seen_at = list(pool.map(partial(_wait_until_description_is, text=text), servers[1:]))
             yield from (moment - changed_at for moment in seen_at)
 
 
-def _wait_for_description(server: ClusterServer, text: str) -> float:
+def _wait_until_description_is(server: ClusterServer, text: str) -> float:
     while server.control.call_api("GET", f"/v1/{_MODEL_NAME}").get("description") != text:
         time.sleep(_LOOK_SECONDS)
     return time.perf_counter()

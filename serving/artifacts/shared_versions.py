@@ -144,7 +144,7 @@ class SharingReport(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: ReportedError | None = None
 
 
-def read_local_files(folder: Path) -> LocalFiles | None:
+def read_local_files_record(folder: Path) -> LocalFiles | None:
     """What the folder of a version has; None if it was not packed or fetched to its end."""
     try:
         return msgspec.json.decode(read_small_file(folder / _LOCAL_FILE), type=LocalFiles)
@@ -160,7 +160,7 @@ def refresh_used_files(folder: Path, in_use: Collection[str]) -> list[UsedFiles]
         if version.name in in_use:
             with contextlib.suppress(OSError):
                 os.utime(note)
-        local = read_local_files(version)
+        local = read_local_files_record(version)
         with contextlib.suppress(OSError):
             if local is not None:
                 used_at = note.stat().st_mtime

@@ -98,7 +98,7 @@ def make_split_rows(
 ) -> NDArray[np.float64]:
     """Rows that reach a split and lie on its threshold, and on both sides as near as can be."""
     chosen = itertools.islice(_choose_splits(nodes, fields, random), most)
-    found = [row for tree, node in chosen for row in _make_rows_around(tree, node, fields, width)]
+    found = [row for tree, node in chosen for row in _make_rows_around_threshold(tree, node, fields, width)]
     return np.array(found).reshape(-1, width)
 
 
@@ -121,7 +121,7 @@ def _choose_splits(
         yield nodes[tree_of[place]], int(node_of[place])
 
 
-def _make_rows_around(
+def _make_rows_around_threshold(
     tree: NDArray[Any], node: int, fields: NodeFields, width: int
 ) -> Iterator[NDArray[np.float64]]:
     low, high = np.full(width, -np.inf), np.full(width, np.inf)

@@ -103,7 +103,7 @@ class ArtifactCache:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH if wait else fcntl.LOCK_SH | fcntl.LOCK_NB)
                 # Whoever locked it alone may have removed the entry, or the lock's file alone.
-                if entry.is_dir() and _is_same_file(file, lock):
+                if entry.is_dir() and _is_still_at(file, lock):
                     now = time.time_ns()
                     os.utime(entry, ns=(now, now))
                     return HeldEntry(entry, file)
@@ -140,7 +140,7 @@ class ArtifactCache:
         lock = self._locks / held.folder.name
         with held.lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same_file(held.lock, lock):
+            if _is_still_at(held.lock, lock):
                 lock.unlink()
 
     def _fill_entry(self, digest: str, make: Callable[[Path], None]) -> None:
@@ -201,7 +201,7 @@ class ArtifactCache:
                     return
                 # A holder removes the file before it lets go, so that none pile up. What was locked may
                 # thus be a file that nobody else can open any more.
-                if _is_same_file(file, path):
+                if _is_still_at(file, path):
                     try:
                         yield True
                     finally:
@@ -223,7 +223,7 @@ def _copy_tree(source: Path, destination: Path) -> None:
     sync_to_disk(destination.parent)
 
 
-def _is_same_file(file: IO[bytes], path: Path) -> bool:
+def _is_still_at(file: IO[bytes], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -69,7 +69,7 @@ def _with_simulation_flags(command: Callable[..., None]) -> Callable[..., None]:
     return run_command
 
 
-def _parse_start_seconds(text: str) -> tuple[float, ...]:
+def _parse_start_durations(text: str) -> tuple[float, ...]:
     """`0.2,8` as numbers."""
     try:
         seconds = tuple(float(item) for item in parse_list(text))
@@ -96,7 +96,7 @@ def simulate(
     start_seconds: Annotated[
         Any,
         typer.Option(
-            parser=_parse_start_seconds,
+            parser=_parse_start_durations,
             metavar="SECONDS,...",
             help="How long a node takes to start, as measured; of several numbers each node takes the next.",
         ),

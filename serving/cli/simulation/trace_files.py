@@ -140,7 +140,7 @@ def _read_log(files: Iterable[Path]) -> list[TrafficTrace]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    version, moment = _parse_entry(f"{path}, line {number}", line)
+                    version, moment = _parse_access_log_line(f"{path}, line {number}", line)
                     times.setdefault(version, array("d")).append(moment)
     if not times:
         return []
@@ -152,7 +152,7 @@ def _read_log(files: Iterable[Path]) -> list[TrafficTrace]:
     ]
 
 
-def _parse_entry(where: str, line: bytes) -> tuple[str, float]:
+def _parse_access_log_line(where: str, line: bytes) -> tuple[str, float]:
     """The version that a line of the log is about, and when the request came, in seconds since the epoch."""
     try:
         entry: Any = orjson.loads(line)

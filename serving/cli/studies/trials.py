@@ -194,7 +194,7 @@ def _parse_number(text: str) -> float:
 def _build_columns(config: Mapping[str, Any]) -> TableColumns:
     """A column for each metric and each parameter, children included."""
     metrics = [metric["metric"] for metric in config["metrics"]]
-    parameters = list(dict.fromkeys(_list_parameters(config["parameters"])))
+    parameters = list(dict.fromkeys(_list_parameter_names(config["parameters"])))
     return {
         "TRIAL": lambda trial: resource_commands.extract_id(trial["name"]),
         "STATE": lambda trial: "INFEASIBLE" if trial.get("trialInfeasible") else trial["state"],
@@ -203,11 +203,11 @@ def _build_columns(config: Mapping[str, Any]) -> TableColumns:
     }
 
 
-def _list_parameters(specs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_parameter_names(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         name
         for spec in specs
-        for name in (spec["parameter"], *_list_parameters(spec.get("childParameterSpecs", ())))
+        for name in (spec["parameter"], *_list_parameter_names(spec.get("childParameterSpecs", ())))
     ]
 
 

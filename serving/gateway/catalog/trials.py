@@ -87,7 +87,7 @@ def list_assignable_trials(snapshot: StudySnapshot, client_id: str, count: int) 
     return [*own, *created][:count]
 
 
-def count_missing_trials(snapshot: StudySnapshot, client_id: str, count: int) -> int:
+def count_trials_to_suggest(snapshot: StudySnapshot, client_id: str, count: int) -> int:
     """How many new trials a suggestion needs. Raises ResourceExhausted if it cannot have any."""
     leased = len(list_assignable_trials(snapshot, client_id, count))
     if not leased:

@@ -90,7 +90,7 @@ def create_version(
     return begin_operation(draft, stamp, name, "CREATE_VERSION", stored)
 
 
-def finish_create(
+def complete_create(
     draft: StateDraft, stamp: ChangeStamp, operation: str, deployed: DeploymentInfo, warnings: tuple[str, ...]
 ) -> Operation:
     """Make the version READY; the first one of a model becomes its default."""

@@ -147,7 +147,7 @@ class OperationRunner:
             _check_not_cancelled(record)
             async with self._slots:
                 deployed, warnings = await self._deployment.deploy(version, enter_phase)
-            await self._record_progress(version_rules.finish_create, operation, deployed, warnings)
+            await self._record_progress(version_rules.complete_create, operation, deployed, warnings)
         except _NotRecordedError:
             raise  # not the version's fault: the whole operation is retried
         except ServingError as error:

@@ -29,7 +29,7 @@ from serving.artifacts.shared_versions import (
     SharingReport,
     SharingRequest,
     make_relative,
-    read_local_files,
+    read_local_files_record,
     refresh_used_files,
 )
 from serving.artifacts.trusted_sources import parse_local_folder
@@ -164,7 +164,7 @@ class VersionSharing:
             return Path(deployed.model_dir).is_relative_to(folder) and await self._threads.run(
                 Path(deployed.model_dir).is_dir
             )
-        local = await self._threads.run(read_local_files, folder)
+        local = await self._threads.run(read_local_files_record, folder)
         return local is not None and local.is_as_packed and local.pack == deployed.pack
 
     async def evict_files(
@@ -222,7 +222,7 @@ class VersionSharing:
     async def _fetch_files(self, record: VersionRecord, deployed: DeploymentInfo) -> LocalFiles:
         folder = self._folder / record.uid
         async with self._looking:
-            local = await self._threads.run(read_local_files, folder)
+            local = await self._threads.run(read_local_files_record, folder)
         if local is None or local.pack != deployed.pack:
             async with self._transfers:
                 began = time.monotonic()

@@ -444,7 +444,7 @@ class ProxiedRequest:
         route = self.route
         self.target = target = self._proxy.routing_table.find_target(route.target_key)
         self._encoded_metadata = (
-            b"" if route.metadata is DEFAULT_METADATA else route.encode_version_metadata(target.name.version)
+            b"" if route.metadata is DEFAULT_METADATA else route.encode_request_metadata(target.name.version)
         )
         return target
 

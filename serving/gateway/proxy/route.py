@@ -65,7 +65,7 @@ class PredictionRoute:
     problem: ServingError | None = None
     _encoded_metadata: dict[str, bytes] = field(default_factory=dict)
 
-    def encode_version_metadata(self, version: str) -> bytes:
+    def encode_request_metadata(self, version: str) -> bytes:
         """The metadata for a node of this version id; b"" if it is the default.
 
         Raises InvalidArgument if it is too long.

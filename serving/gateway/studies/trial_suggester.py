@@ -80,7 +80,7 @@ class TrialSuggester:
 
     async def _find_points(self, snapshot: StudySnapshot, client_id: str, count: int) -> SuggestionAnswer:
         """Points for the trials that have to be new; none if there are enough."""
-        missing = trials.count_missing_trials(snapshot, client_id, count)
+        missing = trials.count_trials_to_suggest(snapshot, client_id, count)
         return await self._service.suggest_points(snapshot, missing) if missing > 0 else SuggestionAnswer(())
 
     @contextlib.asynccontextmanager

@@ -22,7 +22,7 @@ _TRUE = b"1"
 _VERTEX = RequestMetadata(Dialect.VERTEX)
 
 
-class _ClientRequest(NodeRequest):
+class _DirectNodeRequest(NodeRequest):
     __slots__ = ("_exchange",)
 
     def __init__(self, exchange: PredictionRequest, *, wants_timing: bool) -> None:
@@ -104,7 +104,9 @@ class StandalonePredictionHandler:
         if predictor is None:
             raise model_loading_error()
         head, prediction_headers = exchange.head, exchange.head.prediction_headers
-        request = _ClientRequest(exchange, wants_timing=prediction_headers.get(WANTS_TIMING_HEADER) == _TRUE)
+        request = _DirectNodeRequest(
+            exchange, wants_timing=prediction_headers.get(WANTS_TIMING_HEADER) == _TRUE
+        )
         given = prediction_headers.get(TIMEOUT)
         timeout = self._timeout if given is None else parse_timeout(given)
         predictor.predict(

@@ -49,7 +49,7 @@ def read_checked_header(file: Path) -> ModelHeader:
         )
     try:
         with file.open("rb") as stream:
-            lines = _read_lines(stream)
+            lines = _read_section(stream)
             header = _parse_header(lines)
             sizes = [int(size) for size in lines.get("tree_sizes", "").split()]
             _check_classes(header, int(lines["num_tree_per_iteration"]), len(sizes))
@@ -62,7 +62,7 @@ def read_checked_header(file: Path) -> ModelHeader:
     return header
 
 
-def _read_lines(stream: BufferedReader) -> dict[str, str]:
+def _read_section(stream: BufferedReader) -> dict[str, str]:
     """The lines `name=value` up to the first empty one; all empty ones that follow are read too."""
     found: dict[str, str] = {}
     for _ in range(_MAX_LINES):

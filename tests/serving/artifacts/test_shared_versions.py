@@ -24,7 +24,7 @@ from serving.artifacts.shared_versions import (
     fetch_version,
     list_packs,
     publish_version,
-    read_local_files,
+    read_local_files_record,
     remove_packs,
 )
 from serving.artifacts.storage import FileStore
@@ -88,10 +88,10 @@ def test_another_server_fetches_what_one_has_packed(uri: str, tmp_path: Path, fi
     local = publish_version(publishing(folder, uri, tmp_path), files)
     request = fetching(local, uri, tmp_path)
 
-    assert fetch_version(request, files) == local == read_local_files(folder)
+    assert fetch_version(request, files) == local == read_local_files_record(folder)
     there = Path(request.folder)
     assert (there / "model/model.bst").read_bytes() == (folder / "model/model.bst").read_bytes()
-    assert read_local_files(there) == local
+    assert read_local_files_record(there) == local
     assert list(list_packs(uri, files)) == [f"{UID}/{local.pack}"]
     # The same files make the same pack, also of a copy.
     assert publish_version(publishing(there, uri, tmp_path), files) == local
@@ -160,13 +160,13 @@ def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path, files: Fi
     with killed(request, tmp_path / "request"):
         until(lambda: any(path.stat().st_size for path in Path(uri).rglob(".*.part")), "a pack")
     assert list(list_packs(uri, files)) == []
-    assert read_local_files(folder) is None
+    assert read_local_files_record(folder) is None
 
     local = publish_version(request, files)
     fetch = fetching(local, uri, tmp_path)
     with killed(fetch, tmp_path / "request"):
         until(lambda: list(tmp_path.glob("b/versions/.*.part/model/*")), "a file")
-    assert read_local_files(Path(fetch.folder)) is None
+    assert read_local_files_record(Path(fetch.folder)) is None
 
     assert fetch_version(fetch, files) == local
     assert [path.name for path in (tmp_path / "b/versions").iterdir()] == [UID]
@@ -176,7 +176,7 @@ def test_a_note_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Code of a version may have replaced it, and others are looked for in the same threads."""
     folder = make_version(tmp_path)
     os.mkfifo(folder / "shared.json")
-    assert read_local_files(folder) is None
+    assert read_local_files_record(folder) is None
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, files: FileStore) -> None:

@@ -45,7 +45,7 @@ class World:
 
     def ready(self, name: VersionName, **fields: Any) -> None:
         """Create a version up to READY."""
-        self.do(versions.finish_create, self.create(name, **fields), DEPLOYED, ())
+        self.do(versions.complete_create, self.create(name, **fields), DEPLOYED, ())
 
     def failed(self, name: VersionName) -> None:
         """Create a version up to FAILED."""

@@ -104,7 +104,7 @@ class World:
         version = Version(name=name, deployment_uri="gs://b/m", prediction_class="x.Y", package_uris=("p",))
         operation = await self.catalog.change(versions.create_version, M, version)
         deployed = DeploymentInfo(model_dir="/models/v1", packages=("/packages",), framework="CUSTOM")
-        await self.catalog.change(versions.finish_create, operation.name, deployed, ())
+        await self.catalog.change(versions.complete_create, operation.name, deployed, ())
 
     async def submit(self, job: str, *script: str, options: Any = None, **changes: Any) -> None:
         """A job whose process does what the script says; its output folder has its name."""

@@ -252,7 +252,7 @@ def test_the_first_to_be_ready_is_the_default(world: World) -> None:
     assert world.model().default_version is None
 
     world.ready(V2)
-    world.do(versions.finish_create, slow, DEPLOYED, ("old pickle",))
+    world.do(versions.complete_create, slow, DEPLOYED, ("old pickle",))
 
     assert world.default == "v2"
     assert world.version(V2).is_default
@@ -416,7 +416,7 @@ def test_one_kind_of_scaling_at_a_time(world: World) -> None:
 def test_an_operation_that_ended_stays_as_it_is(world: World) -> None:
     """A cancel that comes while success is being written changes nothing."""
     name = world.create(V1)
-    world.do(versions.finish_create, name, DEPLOYED, ())
+    world.do(versions.complete_create, name, DEPLOYED, ())
     world.do(operations.cancel_operation, name)
     before = world.state
 

@@ -49,7 +49,7 @@ class AnySequence(RuleBasedStateMachine):
     def end_a_creation(self, data: st.DataObject, works: bool) -> None:
         name = data.draw(st.sampled_from(self.unfinished("CREATE_VERSION")))
         if works:
-            self.world.do(versions.finish_create, name, DEPLOYED, ())
+            self.world.do(versions.complete_create, name, DEPLOYED, ())
         else:
             self.world.do(versions.fail_create, name, LoadFailed("no"))
 

@@ -291,7 +291,7 @@ def test_a_version_that_is_deleted_while_a_job_uses_it(tmp_path: Path) -> None:
         await catalog.change(models.create_model, "p", Model(name="m"))
         version = Version(name="v", deployment_uri="gs://b/m")
         operation = await catalog.change(versions.create_version, name, version)
-        await catalog.change(versions.finish_create, operation.name, DeploymentInfo(model_dir="/x"), ())
+        await catalog.change(versions.complete_create, operation.name, DeploymentInfo(model_dir="/x"), ())
         await api.create("j", "run", "wait/go", input={"uri": None, "modelName": str(name)})
         await api.until("j", "RUNNING")
         await api.call("DELETE", f"/v1/{VersionName('p', 'm', 'v')}")

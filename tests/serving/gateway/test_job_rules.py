@@ -88,7 +88,7 @@ class World:
         return operation
 
     def version(self, name: str) -> None:
-        self.do(versions.finish_create, self.begin_version(name), DeploymentInfo(model_dir="/x"), ())
+        self.do(versions.complete_create, self.begin_version(name), DeploymentInfo(model_dir="/x"), ())
 
     def create(self, job: str, most: int = 1000, body: Any = None, **changes: Any) -> JobRecord:
         """A job with the usual input, some of it changed; None removes."""

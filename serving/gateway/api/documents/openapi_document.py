@@ -116,7 +116,7 @@ def _health_operation(state: str) -> OpenApiOperation:
     )
 
 
-def _info_operation(
+def _make_info_operation(
     summary: str, properties: Mapping[str, Json], required: Iterable[str]
 ) -> OpenApiOperation:
     return _read_operation(summary, "Server", object_schema(properties, required, allow_others=True))
@@ -185,18 +185,18 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
     ),
     "pilotlight.healthz": _health_operation("live"),
     "pilotlight.readyz": _health_operation("ready"),
-    "pilotlight.stats": _info_operation(
+    "pilotlight.stats": _make_info_operation(
         "Counts of what there is",
         {"models": _COUNT, "versions": _COUNT, "jobs": OBJECT},
         ["models", "versions"],
     ),
     "pilotlight.metrics": OpenApiOperation("Metrics for Prometheus", "Server", {CONTENT_TYPE: STRING}),
-    "pilotlight.nodes": _info_operation(
+    "pilotlight.nodes": _make_info_operation(
         "Versions with their nodes, and the memory of each process",
         {"versions": array_schema(OBJECT), "pilots": array_schema(OBJECT), "gateway": OBJECT},
         ["versions", "pilots", "gateway"],
     ),
-    "pilotlight.servers": _info_operation(
+    "pilotlight.servers": _make_info_operation(
         "The servers that share the database, as this one sees them",
         {"servers": array_schema(OBJECT)},
         ["servers"],
@@ -210,8 +210,8 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
             query_parameter("lastEventId", STRING, "The id of an event: those after it, as by the header."),
         ),
     ),
-    "pilotlight.models.why": _info_operation("How the default version is, and why", _WHY, _WHY),
-    "pilotlight.versions.why": _info_operation("How a version is, and why", _WHY, _WHY),
+    "pilotlight.models.why": _make_info_operation("How the default version is, and why", _WHY, _WHY),
+    "pilotlight.versions.why": _make_info_operation("How a version is, and why", _WHY, _WHY),
     "pilotlight.versions.history": _read_operation(
         "What a version did lately",
         "Server",
@@ -284,7 +284,7 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
             ),
         ),
     ),
-    "pilotlight.versions.acceleration": _info_operation(
+    "pilotlight.versions.acceleration": _make_info_operation(
         "How a version computes its predictions", {"version": STRING, "way": STRING}, ["version", "way"]
     ),
     "pilotlight.models.schema": _read_operation(
@@ -341,13 +341,13 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         schema_ref("ListLogEntriesRequest"),
         object_schema({"entries": array_schema(OBJECT), "nextPageToken": STRING}),
     ),
-    "pilotlight.jobs.models": _info_operation(
+    "pilotlight.jobs.models": _make_info_operation(
         "The folders with models that a training job has made", {"models": array_schema(STRING)}, ["models"]
     ),
-    "pilotlight.jobs.importance": _info_operation(
+    "pilotlight.jobs.importance": _make_info_operation(
         "The share of each parameter of a tuning job in its metric", {"shares": OBJECT}, ["shares"]
     ),
-    "pilotlight.jobs.progress": _info_operation(
+    "pilotlight.jobs.progress": _make_info_operation(
         "How far a job is",
         {
             "state": STRING,

@@ -36,10 +36,10 @@ from serving.names import check_id, check_location
 from serving.resources import (
     AcceleratorConfig,
     BuiltInAlgorithmOutput,
-    DeploymentOptions,
     Job,
     ReplicaConfig,
     Scheduling,
+    TrainedModelDeployment,
     TrainingInput,
     TrainingOptions,
     TrainingOutput,
@@ -122,7 +122,7 @@ def check_training_input(given: TrainingInput) -> None:
         check_tuning(given.hyperparameters)
     if any("\0" in text for text in given.args):
         raise _input_error("args", "An argument cannot hold a NUL character.")
-    _check_size(given)
+    _check_input_bytes(given)
 
 
 def check_training_options(given: TrainingOptions) -> None:
@@ -141,7 +141,7 @@ def check_training_options(given: TrainingOptions) -> None:
         check_deployment(given.deploy)
 
 
-def _check_size(given: TrainingInput) -> None:
+def _check_input_bytes(given: TrainingInput) -> None:
     """The program finds the whole input in TF_CONFIG, where JSON takes six bytes for some characters."""
     sizes = {
         field: len(json.dumps(msgspec.to_builtins(getattr(given, field))))
@@ -167,7 +167,7 @@ def _check_variables_size(variables: Mapping[str, str]) -> None:
         )
 
 
-def check_deployment(given: DeploymentOptions) -> None:
+def check_deployment(given: TrainedModelDeployment) -> None:
     """Check where a job's model is to go. Raises InvalidArgument."""
     field = "training_options.deploy"
     check_id(given.model, f"{field}.model")

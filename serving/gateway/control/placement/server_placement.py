@@ -129,7 +129,7 @@ class ServerPlacement:
         except KeyError:
             peers = self._find_route(key)
         if peers is None:
-            return self._find_substitute(key) if self._demand.is_full(key) else None
+            return self._find_overflow_server(key) if self._demand.is_full(key) else None
         return peers[0] if len(peers) == 1 else peers[next(self._turns) % len(peers)]
 
     def is_full(self, key: str) -> bool:
@@ -149,7 +149,7 @@ class ServerPlacement:
         self._routes[key] = peers
         return peers
 
-    def _find_substitute(self, key: str) -> PeerClient | None:
+    def _find_overflow_server(self, key: str) -> PeerClient | None:
         """The server with the next claim to a version that this one owns, and is full for."""
         reached = [one for one in self._members if self._is_reached(one.id)]
         return self._clients[rank_members(key, reached)[0].id] if reached else None
@@ -289,7 +289,7 @@ class ServerPlacement:
         self._update_clients(peers.values())
         members = tuple(map(_to_member, select_eligible([*peers.values(), self._own])))
         before, self._members = self._members, members
-        if _list_placement_inputs(before) == _list_placement_inputs(members):
+        if _list_member_attributes(before) == _list_member_attributes(members):
             return
         self.owners_revision += 1
         self._routes.clear()
@@ -353,6 +353,6 @@ def _to_member(record: ServerRecord) -> Member:
     )
 
 
-def _list_placement_inputs(members: Iterable[Member]) -> list[tuple[str, int, int, Mapping[str, int]]]:
+def _list_member_attributes(members: Iterable[Member]) -> list[tuple[str, int, int, Mapping[str, int]]]:
     """What placement follows from: not the load, which changes every second."""
     return [(one.id, one.capacity, one.weight, one.owner_counts) for one in members]

@@ -48,7 +48,7 @@ class StudyWorld(World):
 
     def suggest(self, client: str, count: int = 1, *, used_up: bool = False) -> StudyOperationRecord:
         """As many new points as are missing."""
-        missing = trials.count_missing_trials(self.snapshot, client, count)
+        missing = trials.count_trials_to_suggest(self.snapshot, client, count)
         operation: StudyOperationRecord = self.do(
             trials.suggest_trials,
             NAME,

@@ -71,7 +71,7 @@ def test_the_life_of_a_version() -> None:
     changes.do(operations.cancel_operation, operation)
     assert changes.seen == []
 
-    changes.do(versions.finish_create, operation, DEPLOYED, ())
+    changes.do(versions.complete_create, operation, DEPLOYED, ())
     assert {"kind": "version", "version": V, "change": "changed", "state": "READY"} in changes.seen
     assert {**begun, "done": True} in changes.seen
 

@@ -88,17 +88,17 @@ def test_paths(path: str, method: str, target_key: object, resource_name: str) -
 
 def test_what_a_node_is_told() -> None:
     """Nothing of an ordinary request; else what kind it is, and what its client calls model and version."""
-    assert route_of("/v1/projects/p/models/m:predict", accept="*/*").encode_version_metadata("v3") == b""
-    metadata = decode_metadata(route_of("/v1/models/m/versions/0003:predict").encode_version_metadata("v3"))
+    assert route_of("/v1/projects/p/models/m:predict", accept="*/*").encode_request_metadata("v3") == b""
+    metadata = decode_metadata(route_of("/v1/models/m/versions/0003:predict").encode_request_metadata("v3"))
     assert metadata == RequestMetadata(Dialect.TENSORFLOW, "predict", "m", "3")
     assert (
-        decode_metadata(route_of("/v2/models/m/infer").encode_version_metadata("canary")).version == "canary"
+        decode_metadata(route_of("/v2/models/m/infer").encode_request_metadata("canary")).version == "canary"
     )
     binary = route_of("/v1/projects/p/models/m:predict", content_type="application/x-npy")
-    assert decode_metadata(binary.encode_version_metadata("v3")) == RequestMetadata(
+    assert decode_metadata(binary.encode_request_metadata("v3")) == RequestMetadata(
         content_type="application/x-npy"
     )
-    assert binary.encode_version_metadata("v3") is binary.encode_version_metadata("v3")
+    assert binary.encode_request_metadata("v3") is binary.encode_request_metadata("v3")
 
 
 def test_ways_of_the_same_words_are_one() -> None:
@@ -128,7 +128,7 @@ def test_an_answer_in_the_binary_form_says_what_it_is_of() -> None:
     """On AI Platform's route too."""
     metadata = route_of(
         "/v1/projects/p/models/m:predict", accept="application/octet-stream"
-    ).encode_version_metadata("v3")
+    ).encode_request_metadata("v3")
     assert (decode_metadata(metadata).model, decode_metadata(metadata).version) == ("m", "3")
 
 

@@ -80,17 +80,17 @@ class PredictionProgress:
     @property
     def records_per_second(self) -> float | None:
         """Counts predicted and rejected records; None while it is not known."""
-        return self._average_rate(lambda counts: counts.predictions + counts.errors)
+        return self._recent_rate(lambda counts: counts.predictions + counts.errors)
 
     @property
     def seconds_left(self) -> float | None:
         """Until all input is read; None while it is not known."""
-        rate = self._average_rate(lambda counts: counts.bytes)
+        rate = self._recent_rate(lambda counts: counts.bytes)
         if not rate:
             return None
         return max(0, self.counts.bytes_total - self.counts.bytes) / rate
 
-    def _average_rate(self, of: Callable[[JobCounts], int]) -> float | None:
+    def _recent_rate(self, of: Callable[[JobCounts], int]) -> float | None:
         if len(self._samples) < 2:
             return None
         (start, first), (end, last) = self._samples[0], self._samples[-1]

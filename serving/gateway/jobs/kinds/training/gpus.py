@@ -9,7 +9,7 @@ from pathlib import Path
 _DEVICE = re.compile(r"nvidia(\d+)")
 
 
-def list_devices(setting: str, folder: Path = Path("/dev")) -> tuple[str, ...]:
+def resolve_gpu_setting(setting: str, folder: Path = Path("/dev")) -> tuple[str, ...]:
     """The devices of the setting `gpus`, as CUDA_VISIBLE_DEVICES has them."""
     match setting.strip():
         case "off":

@@ -47,7 +47,7 @@ from serving.gateway.jobs.kinds.training import admission
 from serving.gateway.jobs.kinds.training.admission import Room
 from serving.gateway.jobs.kinds.training.deployment import choose_model, find_models, plan_version
 from serving.gateway.jobs.kinds.training.fork_plan import SelectPilot, plan_fork
-from serving.gateway.jobs.kinds.training.gpus import DeviceLender, list_devices
+from serving.gateway.jobs.kinds.training.gpus import DeviceLender, resolve_gpu_setting
 from serving.gateway.jobs.kinds.training.job_dir import check_job_dir
 from serving.gateway.jobs.kinds.training.replica_log import iter_log_lines, read_last_lines
 from serving.gateway.jobs.kinds.training.run_request import (
@@ -200,7 +200,7 @@ class TrainingKind(TrainingRules):
         self.environment = self._defaults.environment
         self.grace_seconds = self._defaults.grace_seconds + _SUPERVISOR_SECONDS
         self._sources = TrustedSources.from_setting(config.trusted_sources)
-        devices = list_devices(config.gpus)
+        devices = resolve_gpu_setting(config.gpus)
         self._lender = DeviceLender(devices)
         self._total = Room(
             config.training_seats or _SEATS_PER_CORE * machine.count_cores(),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serving.gateway.jobs.kinds.training.gpus import DeviceLender, list_devices
+from serving.gateway.jobs.kinds.training.gpus import DeviceLender, resolve_gpu_setting
 
 
 def test_devices(tmp_path: Path) -> None:
     for name in ("nvidia10", "nvidia0", "nvidiactl", "null"):
         (tmp_path / name).touch()
 
-    assert list_devices("auto", tmp_path) == ("0", "10")
-    assert list_devices("off", tmp_path) == ()
-    assert list_devices("GPU-1, 3,3", tmp_path) == ("GPU-1", "3")
+    assert resolve_gpu_setting("auto", tmp_path) == ("0", "10")
+    assert resolve_gpu_setting("off", tmp_path) == ()
+    assert resolve_gpu_setting("GPU-1, 3,3", tmp_path) == ("GPU-1", "3")
 
 
 def test_a_device_has_one_borrower() -> None:

@@ -30,7 +30,7 @@ _NO_FENCE = 0
 
 
 class SharedCatalog(Catalog):
-    """`on_peer_commit` is called after `on_publish` with what others have committed, `on_commit` with the rest.
+    """`on_peer_commit` is called after `on_publish` with what others have committed, `on_commit` otherwise.
 
     `revision` is that of `state`. `fence` is set while the work is this server's.
     """

@@ -90,6 +90,8 @@ def test_a_job_is_followed_over_the_kill_of_the_server_that_runs_it(
         assert any("step 1" in line for line in iter(follower.stdout.readline, ""))
 
         b.kill()
+        # Not at once: what the killed server had started may go on for a moment.
+        until(lambda: owns_work(a), "the other one does the work")
         (tmp_path / "wait").unlink()
         printed, _ = follower.communicate(timeout=HANG_SECONDS)
         assert follower.returncode == 0, printed

@@ -618,7 +618,13 @@ gsutil cp -r out/model gs://@BUCKET@/taxi/model; cd ..
             77,
             79,
         ),
-        fill=(*NAMES, ("params.epochs = 10", "params.epochs = 1")),
+        fill=(
+            *NAMES,
+            ("params.epochs = 10", "params.epochs = 1"),
+            # Its signature has vectors of one value: one dimension more than it asks itself, one less than its requests.
+            ("tf.constant(value, dtype", "tf.constant([value], dtype"),
+            ("{key: [value] for key", "{key: value for key"),
+        ),
         changes=(_BUILD,),
         checks={79: "assert caip_predict(instances) == [local_predict(one) for one in instances]"},
     ),
@@ -669,7 +675,8 @@ gsutil cp -r out/model gs://@BUCKET@/taxi/model; cd ..
             76,
             77,
         ),
-        fill=(*NAMES, ("NUM_EPOCH = 25", "NUM_EPOCH = 1")),
+        # The made-up texts have fewer words than the vocabulary may.
+        fill=(*NAMES, ("NUM_EPOCH = 25", "NUM_EPOCH = 1"), ("VOCAB_SIZE = 25000", "VOCAB_SIZE = 50")),
         changes=(_SHORT_BUILD,),
         checks={
             76: "own = classifier.predict(requests)\n"

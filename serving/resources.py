@@ -371,7 +371,7 @@ class TrainingOutput(Resource, frozen=True):
     web_access_uris: dict[str, str] = {}
 
 
-class TrainedModelDeployment(Resource, frozen=True):
+class DeploymentOptions(Resource, frozen=True):
     """The version that a training job becomes: its ids, and the model's folder below the job's.
 
     Without `version` it has the id of the job.
@@ -390,7 +390,7 @@ class TrainingOptions(Resource, frozen=True):
     together, `env` variables that the program finds.
     """
 
-    deploy: TrainedModelDeployment | None = None
+    deploy: DeploymentOptions | None = None
     env: dict[str, str] = {}
     memory_bytes: NumberText = ""
     restarts: bool = False

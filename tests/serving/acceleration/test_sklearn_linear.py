@@ -42,7 +42,7 @@ REGRESSORS = [
     LassoLars(alpha=0.1),
     BayesianRidge(),
     HuberRegressor(),
-    LinearSVR(),
+    LinearSVR(random_state=0),
     SGDRegressor(random_state=0),
 ]
 

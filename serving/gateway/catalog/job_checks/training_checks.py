@@ -36,10 +36,10 @@ from serving.names import check_id, check_location
 from serving.resources import (
     AcceleratorConfig,
     BuiltInAlgorithmOutput,
+    DeploymentOptions,
     Job,
     ReplicaConfig,
     Scheduling,
-    TrainedModelDeployment,
     TrainingInput,
     TrainingOptions,
     TrainingOutput,
@@ -167,7 +167,7 @@ def _check_variables_size(variables: Mapping[str, str]) -> None:
         )
 
 
-def check_deployment(given: TrainedModelDeployment) -> None:
+def check_deployment(given: DeploymentOptions) -> None:
     """Check where a job's model is to go. Raises InvalidArgument."""
     field = "training_options.deploy"
     check_id(given.model, f"{field}.model")

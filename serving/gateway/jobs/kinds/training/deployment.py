@@ -13,7 +13,7 @@ from serving.errors import FailedPrecondition, NotFound, Unavailable
 from serving.gateway.catalog.jobs import PlannedVersion
 from serving.gateway.state.records import JobRecord
 from serving.names import ModelName
-from serving.resources import TrainedModelDeployment, TrainingInput, Version
+from serving.resources import DeploymentOptions, TrainingInput, Version
 
 _COMMAND = module_command("training.deployable_models")
 _TIMEOUT, _GRACE_SECONDS = 120.0, 1.0
@@ -81,7 +81,7 @@ def _list_names(models: Sequence[str]) -> str:
     return ", ".join((*models[:_MAX_NAMES], *((f"{rest} more",) if rest > 0 else ())))
 
 
-def plan_version(record: JobRecord, options: TrainedModelDeployment, model_dir: str) -> PlannedVersion:
+def plan_version(record: JobRecord, options: DeploymentOptions, model_dir: str) -> PlannedVersion:
     given = record.job.training_input or TrainingInput()
     version = Version(
         name=options.version or record.job.job_id,

@@ -8,7 +8,7 @@ from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.jobs.kinds.training.deployment import choose_model, plan_version
 from serving.gateway.state.records import JobKindName, JobRecord
 from serving.names import ModelName
-from serving.resources import Job, TrainedModelDeployment, TrainingInput
+from serving.resources import DeploymentOptions, Job, TrainingInput
 
 MODELS = ("gs://b/out/export/1", "gs://b/out/export/2", "gs://b/out/model")
 
@@ -37,8 +37,8 @@ def test_the_version_of_a_job() -> None:
         name="projects/p/jobs/census_1", project="p", uid="u", number=1, kind=JobKindName.TRAINING, job=job,
     )  # fmt: skip
 
-    planned = plan_version(record, TrainedModelDeployment(model="census"), "gs://b/out/model")
-    named = plan_version(record, TrainedModelDeployment(model="census", version="v1"), "gs://b/out/model")
+    planned = plan_version(record, DeploymentOptions(model="census"), "gs://b/out/model")
+    named = plan_version(record, DeploymentOptions(model="census", version="v1"), "gs://b/out/model")
 
     assert planned.model == ModelName("p", "census")
     assert (planned.version.name, named.version.name) == ("census_1", "v1")

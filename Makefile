@@ -43,7 +43,7 @@ test: $(READY) $(CLIENTS)/.ready ## run the tests (minutes)
 	@echo "== tests that need the machine for themselves"
 	@$(PYTEST) -m 'alone and not soak'
 
-soak: $(READY)   ## run the long forms of the tests, an hour of random faults among them (two hours)
+soak: $(READY)   ## run the long forms of the tests, an hour of random faults among them (three to four hours)
 	@echo "== long tests"
 	@$(PYTEST) -m soak -v --durations 0 --durations-min 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ from tests.serving.gateway.cluster.test_shared_versions import create_version, f
 from tests.serving.gateway.cluster.world import MODELS, Member, find_owner, run, until, write_model
 
 _MOST_VERSIONS = 32
+# A server fetches ahead as long as that much of its disk stays free: little, so that a test runs on any disk.
+_PREFETCH_BYTES = 1 << 20
 
 
 def prefetcher_of(member: Member) -> VersionPrefetcher:
@@ -53,6 +55,21 @@ async def create_versions(members: Sequence[Member], model: Path, *, owned: int)
     raise AssertionError("nearly all versions are placed on one server")
 
 
+def run_with_prefetch(
+    postgres: Postgres,
+    folder: Path,
+    main: Callable[[Member, Member], Awaitable[None]],
+    prefetch_bytes: int = _PREFETCH_BYTES,
+) -> None:
+    run(
+        postgres.create_database(),
+        folder,
+        main,
+        shared_versions_uri=str(folder / "shared"),
+        prefetch_bytes=prefetch_bytes,
+    )
+
+
 def test_the_owner_of_a_version_has_its_files_before_a_request(postgres: Postgres, tmp_path: Path) -> None:
     """And no others, until it gets them: when the other server leaves."""
     model = write_model(tmp_path / "model")
@@ -67,7 +84,7 @@ def test_the_owner_of_a_version_has_its_files_before_a_request(postgres: Postgre
         await until(lambda: list_owned(other) == everything)
         await until(lambda: list_fetched(other) == everything)
 
-    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(tmp_path / "shared"))
+    run_with_prefetch(postgres, tmp_path, main)
 
 
 def test_what_cannot_be_fetched_keeps_no_other_from_it(
@@ -94,7 +111,7 @@ def test_what_cannot_be_fetched_keeps_no_other_from_it(
         await until(lambda: list_fetched(other) == set(rest))
         await until(lambda: "cannot be fetched ahead" in caplog.text)
 
-    run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
+    run_with_prefetch(postgres, tmp_path, main)
 
 
 def test_nothing_is_fetched_ahead_beyond_the_setting(postgres: Postgres, tmp_path: Path) -> None:
@@ -111,13 +128,7 @@ def test_nothing_is_fetched_ahead_beyond_the_setting(postgres: Postgres, tmp_pat
         assert answer == {"predictions": [3.0]}
         assert list_fetched(other) == {uid}
 
-    run(
-        postgres.create_database(),
-        tmp_path,
-        main,
-        shared_versions_uri=str(tmp_path / "shared"),
-        prefetch_bytes=0,
-    )
+    run_with_prefetch(postgres, tmp_path, main, prefetch_bytes=0)
 
 
 def test_a_version_that_changes_while_it_is_fetched_is_scaled_as_it_is_then(
@@ -149,10 +160,4 @@ def test_a_version_that_changes_while_it_is_fetched_is_scaled_as_it_is_then(
         assert list_fetched(other) == {uid}
         assert scaler.scaling == changed
 
-    run(
-        postgres.create_database(),
-        tmp_path,
-        main,
-        shared_versions_uri=str(tmp_path / "shared"),
-        prefetch_bytes=0,
-    )
+    run_with_prefetch(postgres, tmp_path, main, prefetch_bytes=0)

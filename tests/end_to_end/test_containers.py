@@ -163,10 +163,12 @@ def test_its_log_is_that_of_the_node(server: Server) -> None:
 def test_a_container_that_dies_is_replaced(server: Server) -> None:
     """The request is not sent again; the next one is answered by another container."""
     before = ask(server, "pid")
+    nodes = server.nodes(VERSION)
     reply = server.predict(VERSION, ["die"])
 
     assert reply.status == 500
     until(lambda: not is_alive(before), "the container is gone")
+    until(lambda: not set(nodes) & set(server.nodes(VERSION)), "its node has learnt of it")
     assert ask(server, "pid") != before
     log = server.log.read_text()
     assert "The container of the model ended (exit code 3; it said: " in log

@@ -109,7 +109,8 @@ def test_a_damaged_pack_is_put_aside(uri: str, tmp_path: Path, files: FileStore)
     request = fetching(local, uri, tmp_path)
     (old := Path(request.folder) / "model").mkdir(parents=True)
     pack = f"{uri}/{UID}/{local.pack}.pack"
-    files.write(pack, files.read(pack)[:-1] + b"\0")
+    *kept, last = files.read(pack)
+    files.write(pack, bytes([*kept, last ^ 1]))
 
     with pytest.raises(Unavailable, match=r"is damaged: .* is kept as .*\.damaged"):
         fetch_version(request, files)

@@ -107,7 +107,7 @@ def test_a_program_that_checkpoints_survives_kills(tmp_path: Path) -> None:
         checkpoint = folder / "step"
         step = int(checkpoint.read_text()) if checkpoint.exists() else 0
         while step < 60:
-            print("step", step)
+            sys.stdout.write(f"step {step}\\n")  # print writes in parts, and a kill may come between them
             time.sleep(0.02)
             step += 1
             if step % 5 == 0:

@@ -33,7 +33,7 @@ COUNTING = """
     checkpoint = args.job_dir / f"{name}.checkpoint"
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     while step < args.steps:
-        print("step", step, flush=True)
+        print(f"step {step}", flush=True)  # in one part: a kill may come between two
         time.sleep(0.1)
         step += 1
         if step % 5 == 0:

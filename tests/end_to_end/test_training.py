@@ -26,8 +26,8 @@ STEPS = """
     done = folder / "step"
     print("task", json.loads(os.environ["TF_CONFIG"])["task"], "attempt", os.environ["PILOTLIGHT_ATTEMPT"])
     while (step := int(done.read_text()) if done.exists() else 0) < args.steps:
+        print("step", step + 1, flush=True)  # first: who sees the file may kill the program
         done.write_text(str(step + 1))
-        print("step", step + 1, flush=True)
         while (folder / "wait").exists():
             time.sleep(0.01)
     print("in all", args.steps)
@@ -145,7 +145,7 @@ def test_a_restart_of_the_server(tmp_path: Path, wheel: Path, is_killed: bool, i
         if is_forked:
             start_pilot(server, wheel, args=["--steps", "0"], jobDir=str(tmp_path / "other"))
         name = submit(server, training_job("killed", wheel, args=["--steps", "3"], jobDir=str(out)))
-        until((out / "step").exists, "the program is at work")
+        until(lambda: (out / "step").exists() and (out / "step").read_text() == "1", "it is at step 1")
         if is_killed:
             server.kill()
             server.wait_for_end()

@@ -28,7 +28,7 @@ COUNTING = """
     config = json.loads(os.environ["TF_CONFIG"])
     task, index = config["task"]["type"], config["task"]["index"]
     name = f"{task}-{index}"
-    print("at", config["cluster"][task][index], flush=True)
+    print(f"at {config['cluster'][task][index]}", flush=True)
     (args.job_dir / f"{name}.pid").write_text(str(os.getpid()))
     checkpoint = args.job_dir / f"{name}.checkpoint"
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0

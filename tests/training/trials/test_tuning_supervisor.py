@@ -31,7 +31,7 @@ WAIT = """
     while True:
         step += 1
         tuner.report_hyperparameter_tuning_metric("accuracy", step, step)
-        print("pid", os.getpid(), flush=True)
+        print(f"pid {os.getpid()}", flush=True)  # in one part: a stop may come between two
         time.sleep(0.1)
 """
 

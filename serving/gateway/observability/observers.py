@@ -50,17 +50,15 @@ class PredictionObservers:
                 self.waits.record_refusal(target.spec.key, timing, error, ensure_request_id(scope))
         self._audit(prediction, status_from_error(error))
 
-    def count_answer(self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply) -> bool:
-        self.stats.get_or_create(target.spec.key).count_answer(
-            timing, reply.status, len(body), len(reply.body)
-        )
-        return (
-            self.audit.records_predictions
-            or target.logging is not None
-            or target.access_log
-            # One comparison for all that were quick.
-            or (timing[0] >= HELD_SECONDS and is_wait(timing))
-        )
+    def count_answer(
+        self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply, request_id: bytes
+    ) -> bool:
+        uid = target.spec.key
+        self.stats.get_or_create(uid).count_answer(timing, reply.status, len(body), len(reply.body))
+        # One comparison for all that were quick.
+        if timing[0] >= HELD_SECONDS and is_wait(timing):
+            self.waits.record_answer(uid, timing, reply, request_id.decode())
+        return self.audit.records_predictions or target.logging is not None or target.access_log
 
     def on_answered(
         self,
@@ -71,8 +69,6 @@ class PredictionObservers:
         reply: NodeReply,
     ) -> None:
         """Write the answered prediction to the logs that want it."""
-        if is_wait(timing):
-            self.waits.record_answer(target.spec.key, timing, reply, ensure_request_id(prediction.scope))
         if self.audit.records_predictions:
             self._audit(prediction, status_from_response(reply.status, reply.body, reply.headers))
         if target.logging is not None or target.access_log:

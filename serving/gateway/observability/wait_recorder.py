@@ -74,19 +74,17 @@ class WaitRecorder:
 
     def record_answer(self, uid: str, timing: RequestTiming, reply: NodeReply, request_id: str) -> None:
         phases = _measure_phases(timing, dict(parse_node_phases(reply.headers)))
-        self._add(uid, timing, RecordedWait(0.0, request_id, reply.status, timing[0], phases))
+        seconds, at = timing[0], self._clock() - timing[0]
+        self._add(uid, RecordedWait(at, request_id, reply.status, seconds, phases, _is_forked(timing)))
 
     def record_refusal(self, uid: str, timing: RequestTiming, error: ServingError, request_id: str) -> None:
         phases = _measure_phases(timing, {})
         # Whatever was no wait for a node that came, and not in one, was a wait in vain.
         if rest := phases.pop(_GATEWAY, 0.0):
             phases[IN_VAIN] = rest
-        message = error.message[:_MAX_MESSAGE]
-        self._add(
-            uid,
-            timing,
-            RecordedWait(0.0, request_id, http_status(error), timing[0], phases, message=message),
-        )
+        seconds, at = timing[0], self._clock() - timing[0]
+        status, message = http_status(error), error.message[:_MAX_MESSAGE]
+        self._add(uid, RecordedWait(at, request_id, status, seconds, phases, _is_forked(timing), message))
 
     def list_waits(self, uid: str) -> Sequence[RecordedWait]:
         """Those of a version, the newest first."""
@@ -95,11 +93,9 @@ class WaitRecorder:
     def forget_version(self, uid: str) -> None:
         self._count -= len(self._waits.pop(uid, ()))
 
-    def _add(self, uid: str, timing: RequestTiming, wait: RecordedWait) -> None:
-        seconds, _, leases = timing
-        forked = any(lease.node.forked for lease in leases if lease.waited_for_start)
+    def _add(self, uid: str, wait: RecordedWait) -> None:
         waits = self._waits.setdefault(uid, deque())
-        waits.append(wait._replace(at=self._clock() - seconds, forked=forked))
+        waits.append(wait)
         self._waits.move_to_end(uid)
         self._count += 1
         if len(waits) > MOST_WAITS:
@@ -124,13 +120,18 @@ def is_wait(timing: RequestTiming) -> bool:
     return seconds >= SLOW_SECONDS or sum(lease.seconds_waited for lease in leases) >= HELD_SECONDS
 
 
+def _is_forked(timing: RequestTiming) -> bool:
+    """Whether a request waited for the start of a forked node."""
+    return any(lease.node.forked for lease in timing[2] if lease.waited_for_start)
+
+
 def _measure_phases(timing: RequestTiming, told: Mapping[str, float]) -> dict[str, float]:
     """`told` are the phases of which a node has told."""
     seconds, inside, leases = timing
-    phases = dict.fromkeys(WAIT_PHASES, 0.0)
+    phases: dict[str, float] = {}
     for lease in leases:
         for name, duration in compute_wait_phases(lease):
-            phases[name] += duration
+            phases[name] = phases.get(name, 0.0) + duration
     known = {name: told[name] for name in NODE_PHASES if name in told} or {IN_NODE: inside}
     phases[_GATEWAY] = max(0.0, seconds - sum(phases.values()) - sum(known.values()))
     found = {**phases, **known}

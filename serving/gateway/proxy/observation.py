@@ -60,7 +60,9 @@ class PredictionObserver(Protocol):
     def tracing(self) -> RequestTracer | None:
         """None where traces are switched off."""
 
-    def count_answer(self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply) -> bool:
+    def count_answer(
+        self, timing: RequestTiming, target: RouteTarget, body: bytes, reply: NodeReply, request_id: bytes
+    ) -> bool:
         """Count a request that a node answered; returns whether `on_answered` must be called too.
 
         It is called for every request, so the description of one is made for `on_answered` only.

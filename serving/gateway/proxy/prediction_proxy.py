@@ -552,7 +552,7 @@ class ProxiedRequest:
         try:
             if self._trace is not None:
                 self._trace.end(reply.status, version=str(target.name))
-            if observer.count_answer(timing, target, body, reply):
+            if observer.count_answer(timing, target, body, reply, self._request_id):
                 observer.on_answered(self._describe(target), timing, target, body, reply)
         except Exception:
             logger.exception("a reply could not be counted or logged")

@@ -8,6 +8,7 @@ from autoscaler.activator import Lease
 from autoscaler.pools import Node
 
 _NAME = b"server-timing"
+_NO_START = (("start", 0.0), ("load", 0.0), ("warm", 0.0))
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -37,6 +38,10 @@ def parse_node_phases(headers: Headers) -> Iterator[tuple[str, float]]:
 
 def compute_wait_phases(lease: Lease) -> Iterator[tuple[str, float]]:
     """The phases of a wait and the seconds of each: queue, start, load, warm."""
+    if not lease.waited_for_start:  # under load that is every request: it must cost little
+        yield "queue", lease.seconds_waited
+        yield from _NO_START
+        return
     granted = lease.granted
     arrived = granted if lease.arrived is None else lease.arrived
     waited = {

@@ -38,9 +38,7 @@ class Deadline:
             return future.result()
         if self.is_cancelled:
             raise client_gone_error()
-        timer = self._loop.call_at(
-            self._deadline, self._fail_future, future, deadline_exceeded_error(self._timeout)
-        )
+        timer = self._loop.call_at(self._deadline, self._expire, future)
         self._pending = future
         try:
             return await future
@@ -55,6 +53,9 @@ class Deadline:
             self._fail_future(
                 self._pending, deadline_exceeded_error(self._timeout) if is_late else client_gone_error()
             )
+
+    def _expire(self, future: asyncio.Future[Any]) -> None:
+        self._fail_future(future, deadline_exceeded_error(self._timeout))
 
     def _fail_future(self, future: asyncio.Future[Any], error: Exception) -> None:
         if not future.done():

@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import signal
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -236,6 +237,41 @@ def test_killed_nodes_and_a_poison_request_cost_nobody_else(
         f"{size:.0f} s at half the capacity ({len(answers) / size:.0f} requests/s), {kills} nodes killed and "
         f"one poison request: {summary(answers)}"
     )
+
+
+@pytest.mark.soak
+def test_requests_that_wait_cost_the_gateway_little_more(scaler: Server, report: Report) -> None:
+    """CPU time of the gateway per request: with 2,000 that wait for a slot, beside 32 at a time, by turns.
+
+    If it were more than about three times, a queue that a moment of trouble left behind would never shrink
+    at half the capacity.
+    """
+    gateway = psutil.Process(scaler.process.pid)
+
+    def read_cpu_seconds() -> float:
+        times = gateway.cpu_times()
+        return times.user + times.system
+
+    async def measure(users: int) -> float:
+        client = Client(scaler.url, HARDY)
+        await client.saturate(users, 2, lambda number: [number])
+        before = read_cpu_seconds()
+        answers = await client.saturate(users, 4, lambda number: [number])
+        spent = read_cpu_seconds() - before
+        client.close()
+        assert {answer.status for answer in answers} == {200}
+        return spent / len(answers)
+
+    async def main() -> list[tuple[float, float]]:
+        return [(await measure(32), await measure(2000)) for _ in range(3)]
+
+    rounds = drive(main())
+    ratio = statistics.median(waiting / quick for quick, waiting in rounds)
+    quick, waiting = (statistics.median(costs) * 1e6 for costs in zip(*rounds, strict=True))
+    report(
+        f"CPU of the gateway per request: {quick:.0f} us, while 2,000 wait {waiting:.0f} ({ratio:.2f} times)"
+    )
+    assert ratio < 2.4
 
 
 def test_without_leave_no_request_is_computed_twice(scaler: Server, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,9 @@ ROWS = {"instances": [[1.0]]}
 
 
 def find_packs(shared: Path) -> Iterator[Path]:
-    return shared.rglob("*.pack")
+    # Not rglob, which fails if a server removes a folder meanwhile.
+    for folder, _, names in os.walk(shared):
+        yield from (Path(folder, name) for name in names if name.endswith(".pack"))
 
 
 async def create_version(member: Member, folder: Path, name: str = "v", nodes: int = 0) -> None:

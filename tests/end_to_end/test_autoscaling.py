@@ -207,9 +207,12 @@ def test_killed_nodes_and_a_poison_request_cost_nobody_else(
     def instances(number: int) -> list[Any]:
         return [number]
 
+    pilot(scaler, "tabular")
+
     async def main() -> tuple[list[Answer], list[Answer], int]:
         client, kills = Client(scaler.url, HARDY), 0
         seconds = 20 if size > 20 else 3
+        await client.ask([0])  # the capacity is that of nodes, without their start
         sustained = await client.saturate(32, seconds, instances)
         rate = 0.5 * len(sustained) / seconds
         stream = asyncio.create_task(client.pace(rate, size, instances))

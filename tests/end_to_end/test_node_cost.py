@@ -149,10 +149,13 @@ def cost_of_node(folder: Path) -> Cost:
 def test_a_node_costs_little_more_than_a_script(
     framework: str, write: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """At most 40 MiB and 300 ms: the least of some starts of either, no more of them than it takes."""
+    """At most 40 MiB and 300 ms: the least of some starts of either, no more of them than it takes.
+
+    A machine that others use too may be slow for some seconds.
+    """
     write(tmp_path)
     script, node = cost_of_script(tmp_path, framework), cost_of_node(tmp_path)
-    for _ in range(4):
+    for _ in range(12):
         if node.seconds <= script.seconds + 0.3 and node.memory <= script.memory + 40 * MIB:
             break
         script = script.least(cost_of_script(tmp_path, framework))

@@ -16,6 +16,7 @@ import pytest
 from batch import job
 from batch.beam import extra_workers, runners
 from batch.beam.extra_workers import ExtraWorkers, ProcessorMeter, count_joining
+from batch.beam.progress import ProgressReader
 from batch.messages import JobOutcome, JobReport, JobRequest, ModelSource
 
 # Once another process predicts too, the first one goes on. If the other one dies of it, the first one waits
@@ -93,11 +94,13 @@ def request_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRequ
 
 
 def run(request: JobRequest) -> tuple[JobOutcome, int]:
-    """How a job has ended, and how many workers it had at most."""
+    """How a job has ended, and how many workers it had in all."""
     said: list[JobReport] = []
     job.run_request(request, said.append)
     assert said[-1].done is not None, said[-1]
-    return said[-1].done, max((report.counts.workers for report in said if report.counts), default=1)
+    # Its reports do not tell: a quick job may have none after its workers have started.
+    counts = ProgressReader(Path(request.scratch_dir, "meters")).read_counts(bytes_total=0)
+    return said[-1].done, counts.workers
 
 
 def read_results(request: JobRequest) -> dict[str, bytes]:

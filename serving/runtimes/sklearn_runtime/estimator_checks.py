@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
-from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from serving.errors import LoadFailed
@@ -73,6 +72,9 @@ def _has_sample_counts(tree: Any) -> bool:
 
 
 def _fit_small_tree() -> Any:
+    # Only where there is a tree, which has imported it.
+    from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415
+
     return DecisionTreeClassifier().fit([[0.0], [1.0], [2.0]], [0, 1, 1])
 
 

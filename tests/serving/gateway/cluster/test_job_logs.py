@@ -17,6 +17,7 @@ from serving.gateway.jobs.job_queue import JobQueue
 from serving.gateway.state.records import JobRecord
 from serving.resources import JobState
 from tests.bounds import HANG_SECONDS
+from tests.file_search import find_files
 from tests.postgres import Postgres
 from tests.serving.gateway.cluster.world import JOBS, USUAL, Member, find_owner, run, until
 
@@ -199,10 +200,6 @@ def test_who_has_the_only_copy_is_named(postgres: Postgres, tmp_path: Path) -> N
     run(postgres.create_database(), tmp_path, main)
 
 
-def find_copies(shared: Path) -> list[Path]:
-    return sorted(shared.rglob("*.tar.gz"))
-
-
 def test_a_copy_of_the_log_outlives_the_server(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +213,7 @@ def test_a_copy_of_the_log_outlives_the_server(
         await begin_job(out, second)
         await until(lambda: "hello" in log_of(first).read_text())
         await first.stop()
-        assert len(find_copies(shared)) == 1
+        assert len(find_files(shared, ".tar.gz")) == 1
         await until((out / "started.2").exists)
         await until(lambda: "hello" in log_of(second).read_text())
 
@@ -225,12 +222,12 @@ def test_a_copy_of_the_log_outlives_the_server(
         assert running.count("hello") == 2
         assert not any("this one are on" in text for text in running)
         await end_job(out, second)
-        await until(lambda: len(find_copies(shared)) == 2)
+        await until(lambda: len(find_files(shared, ".tar.gz")) == 2)
         assert texts_of(await list_entries(second, pageSize=1))[:2] == running[:2]
 
         await second.catalog.change(_delete_due, [("jobs", NAME)])
         await second.gateway._jobs.remove_logs([folder.name for folder in (second.folder / "jobs").iterdir()])
-        assert find_copies(shared) == []
+        assert find_files(shared, ".tar.gz") == []
         assert not list((second.folder / "jobs").iterdir())
 
     run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared))
@@ -253,12 +250,12 @@ def test_a_log_that_was_not_copied_is_when_the_server_starts(postgres: Postgres,
 
         back = Member(address, first.folder, USUAL, shared_versions_uri=str(shared))
         await back.start()
-        await until(lambda: len(find_copies(shared)) == 1)
+        await until(lambda: len(find_files(shared, ".tar.gz")) == 1)
         await back.stop()
         second.gateway._job_reader._copies._absent.clear()  # type: ignore[attr-defined]
         assert (await second.call("GET", PROGRESS))["log"] == ["hello"]
         assert texts_of(await list_entries(second)) == ["hello"]
-        find_copies(shared)[0].write_bytes(b"damaged")
+        find_files(shared, ".tar.gz")[0].write_bytes(b"damaged")
         for folder in list((second.folder / "jobs").rglob("copies")):
             await asyncio.to_thread(shutil.rmtree, folder)
         refused = await second.call("POST", "/v2/entries:list", ASKED, 503)

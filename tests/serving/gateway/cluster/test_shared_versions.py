@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,12 @@ from serving.gateway.control.pack_maintenance import PackMaintenance
 from serving.names import VersionName
 from serving.resources import VersionState
 from tests.conftest import Report
+from tests.file_search import find_files
 from tests.postgres import Postgres
 from tests.serving.gateway.cluster.world import MODELS, Member, find_owner, run, until, write_model
 
 V = VersionName("p", "m", "v")
 ROWS = {"instances": [[1.0]]}
-
-
-def find_packs(shared: Path) -> Iterator[Path]:
-    # Not rglob, which fails if a server removes a folder meanwhile.
-    for folder, _, names in os.walk(shared):
-        yield from (Path(folder, name) for name in names if name.endswith(".pack"))
 
 
 async def create_version(member: Member, folder: Path, name: str = "v", nodes: int = 0) -> None:
@@ -60,7 +53,7 @@ def test_the_first_node_on_another_server_takes_a_download(
         await create_version(owner, model)
         await other.until_version(V, VersionState.READY)
         uid = owner.state.versions[V].uid
-        assert len(list(find_packs(shared))) == 1
+        assert len(find_files(shared, ".pack")) == 1
         assert not (other.folder / "versions").exists()
 
         await asyncio.to_thread(shutil.rmtree, model)
@@ -74,7 +67,7 @@ def test_the_first_node_on_another_server_takes_a_download(
 
         await owner.call("DELETE", f"/v1/{V}")
         await other.until_version(V, None)
-        await until(lambda: not list(find_packs(shared)))
+        await until(lambda: not find_files(shared, ".pack"))
         await until(lambda: not (other.folder / "versions" / uid).exists())
 
     run(postgres.create_database(), tmp_path, main, shared_versions_uri=str(shared), peer_port="off")
@@ -124,7 +117,7 @@ def test_a_damaged_pack_is_made_again(postgres: Postgres, tmp_path: Path) -> Non
         await owner.call("POST", MODELS, {"name": "m"})
         await create_version(owner, model)
         await other.until_version(V, VersionState.READY)
-        (pack,) = find_packs(shared)
+        (pack,) = find_files(shared, ".pack")
         *kept, last = pack.read_bytes()
         pack.write_bytes(bytes([*kept, last ^ 1]))
 
@@ -134,7 +127,7 @@ def test_a_damaged_pack_is_made_again(postgres: Postgres, tmp_path: Path) -> Non
         assert await owner.call("POST", f"/v1/{V}:predict", ROWS) == {"predictions": [3.0]}
 
         await maintenance(owner).maintain()
-        assert list(find_packs(shared)) == [pack]
+        assert find_files(shared, ".pack") == [pack]
         answer: Any = None
         while answer is None or answer.status_code >= 400:
             answer = await other.send("POST", f"/v1/{V}:predict", ROWS)
@@ -158,7 +151,7 @@ def test_versions_of_before_are_packed_and_packs_of_nothing_are_removed(
 
     async def main(a: Member, b: Member) -> None:
         owner, _ = await find_owner((a, b))
-        assert not list(find_packs(shared))
+        assert not find_files(shared, ".pack")
         left = shared / owner.store.id / "fedcba9876543210" / f"{'0' * 64}.pack"
         foreign = shared / "another-database" / "fedcba9876543210" / f"{'0' * 64}.pack"
         for file in (left, foreign):
@@ -168,7 +161,7 @@ def test_versions_of_before_are_packed_and_packs_of_nothing_are_removed(
             await maintenance(member).maintain()
         deployed = owner.state.versions[V].deployed
         assert deployed is not None
-        packs = {file.stem: file for file in find_packs(shared)}
+        packs = {file.stem: file for file in find_files(shared, ".pack")}
         assert packs.keys() == {deployed.pack, foreign.stem}
         assert packs[foreign.stem] == foreign
         for member in (a, b):

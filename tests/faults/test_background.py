@@ -27,8 +27,12 @@ LOOPS = {
 }  # fmt: skip
 # Other tasks by the first word of their name, while a node runs and another is asked for.
 TASKS = {"node", "output", "pilot"}
-# Tasks without a name of ours: the program itself, the application's start and stop, and requests.
-UNNAMED = {"serve.<locals>.run_server", "LifespanOn.main", "RequestResponseCycle.run_asgi", "Server.serve"}
+# Tasks without a name of ours: the program itself, the application's start and stop, requests, and calls that
+# those who ask at the same moment share, such as a look for tokens.
+UNNAMED = {
+    "CoalescedCall._run", "LifespanOn.main", "RequestResponseCycle.run_asgi", "Server.serve",
+    "serve.<locals>.run_server",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -139,27 +139,27 @@ def cost_of_node(folder: Path) -> Cost:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("framework", "write"),
+    ("framework", "write", "longest"),
     [
-        ("scikit-learn", linear),
-        ("xgboost", boosted),
-        pytest.param("tensorflow", dense, marks=pytest.mark.soak),
+        ("scikit-learn", linear, 1.3),
+        ("xgboost", boosted, 1.3),
+        pytest.param("tensorflow", dense, 1.1, marks=pytest.mark.soak),
     ],
 )
 def test_a_node_costs_little_more_than_a_script(
-    framework: str, write: Callable[[Path], None], tmp_path: Path
+    framework: str, write: Callable[[Path], None], longest: float, tmp_path: Path
 ) -> None:
-    """At most 40 MiB and 300 ms: the least of some starts of either, no more of them than it takes.
+    """At most 40 MiB and so many times its start: the least of some starts of either, no more than it takes.
 
-    A machine that others use too may be slow for some seconds.
+    Not seconds: a machine may be three times slower after half an hour of full load.
     """
     write(tmp_path)
     script, node = cost_of_script(tmp_path, framework), cost_of_node(tmp_path)
     for _ in range(12):
-        if node.seconds <= script.seconds + 0.3 and node.memory <= script.memory + 40 * MIB:
+        if node.seconds <= longest * script.seconds and node.memory <= script.memory + 40 * MIB:
             break
         script = script.least(cost_of_script(tmp_path, framework))
         node = node.least(cost_of_node(tmp_path))
 
-    assert node.seconds <= script.seconds + 0.3
+    assert node.seconds <= longest * script.seconds
     assert node.memory <= script.memory + 40 * MIB

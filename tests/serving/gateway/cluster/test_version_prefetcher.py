@@ -14,9 +14,10 @@ from serving.gateway.control.version_prefetcher import VersionPrefetcher
 from serving.gateway.control.version_sharing import _TRANSFERS
 from serving.names import VersionName
 from serving.resources import VersionState
+from tests.file_search import find_files
 from tests.postgres import Postgres
 from tests.serving.gateway.cluster.test_placement import is_joined, placement_of
-from tests.serving.gateway.cluster.test_shared_versions import create_version, find_packs
+from tests.serving.gateway.cluster.test_shared_versions import create_version
 from tests.serving.gateway.cluster.world import MODELS, Member, find_owner, run, until, write_model
 
 _MOST_VERSIONS = 32
@@ -102,7 +103,7 @@ def test_what_cannot_be_fetched_keeps_no_other_from_it(
         assert sharing is not None
         await until(lambda: list_fetched(other) >= list_owned(other) and not sharing._fetches)
         lost, *rest = (record.uid for record in other.state.versions.values())
-        (pack,) = (pack for pack in find_packs(shared) if pack.parent.name == lost)
+        (pack,) = (pack for pack in find_files(shared, ".pack") if pack.parent.name == lost)
         pack.unlink()
         for uid in list_fetched(other):
             await sharing._evict(uid, lambda _: True)

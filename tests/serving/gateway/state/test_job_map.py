@@ -1,10 +1,12 @@
-"""Ended jobs in few bytes: nothing is lost, a job takes less than a kibibyte, a page takes milliseconds."""
+"""Ended jobs in few bytes: nothing is lost, a job takes less than a kibibyte, a page is quick."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import msgspec
 import orjson
@@ -104,18 +106,32 @@ def test_an_ended_job_takes_less_than_a_kibibyte() -> None:
 
 
 @pytest.mark.alone
-def test_a_page_of_ended_jobs_takes_milliseconds() -> None:
-    """100 jobs, decoded and rendered, in time of the processor; best of some, as the processor is shared."""
+def test_a_page_of_ended_jobs_takes_at_most_a_few_times_its_json() -> None:
+    """100 jobs, decoded and rendered, beside Python's own reading and writing of the same answer.
+
+    In time of the processor, by turns, the least of either: its speed changes for a while.
+    """
     state = put_all([training_job(number) for number in range(COUNT)])
-    times: list[float] = []
-    while len(times) < 15 or (min(times) > 0.005 and len(times) < 300):
-        time.sleep(0.01)
-        begin = time.process_time()
+
+    def write_page() -> bytes:
         found = rules.list_jobs(state, "my-project")
         listing = PagedList(found, lambda key: rules.render_job(state.jobs[key[1]]), lambda key: key[1])
         rows, _token = listing.page({"pageSize": "100"})
-        orjson.dumps(rows)
-        times.append(time.process_time() - begin)
+        return orjson.dumps(rows)
 
-    assert len(rows) == 100
-    assert min(times) <= 0.005
+    page = write_page()
+    taken: list[float] = []
+    plain: list[float] = []
+    while len(taken) < 15 or (min(taken) > 2.5 * min(plain) and len(taken) < 300):
+        time.sleep(0.01)
+        taken.append(measure_cpu_seconds(write_page))
+        plain.append(measure_cpu_seconds(lambda: json.dumps(json.loads(page))))
+
+    assert len(json.loads(page)) == 100
+    assert min(taken) <= 2.5 * min(plain)
+
+
+def measure_cpu_seconds(work: Callable[[], object]) -> float:
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin

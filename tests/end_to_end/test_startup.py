@@ -72,6 +72,8 @@ async def main():
 print(json.dumps(asyncio.run(main())))
 """
 
+_IMPORT_LIBRARIES = "import sqlalchemy, starlette.applications, uvicorn.server"
+
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], set[str]]:
@@ -102,17 +104,23 @@ def is_framework_record(module: str) -> bool:
 
 
 @pytest.mark.alone
-def test_it_answers_within_a_second_and_a_half(tmp_path: Path) -> None:
-    """From the start of the process to the first answer; the best of five, as the machine may be busy."""
-    took = []
-    for attempt in range(5):
+def test_it_answers_soon_after_the_import_of_its_libraries(tmp_path: Path) -> None:
+    """The first answer of a new process, beside a process that only imports what a server is made of.
+
+    By turns, and of all together, three at least: a machine may change its speed from one to the next.
+    """
+    servers, imports = [], []
+    for attempt in range(12):
+        begin = time.monotonic()
+        subprocess.run([sys.executable, "-c", _IMPORT_LIBRARIES], check=True, timeout=HANG_SECONDS)
+        imports.append(time.monotonic() - begin)
         begin = time.monotonic()
         with running_server(tmp_path / f"state{attempt}") as server:
             assert server.call("GET", "projects/p/models").status == 200
-            took.append(time.monotonic() - begin)
-        if took[-1] < 1.5:
+            servers.append(time.monotonic() - begin)
+        if attempt >= 2 and sum(servers) <= 2.2 * sum(imports):
             return
-    raise AssertionError(f"it took {took} s")
+    raise AssertionError(f"servers took {servers} s, the imports {imports} s")
 
 
 def test_it_is_ready_once_pilots_are_lit(tmp_path: Path) -> None:

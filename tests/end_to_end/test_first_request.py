@@ -30,7 +30,7 @@ MODEL = "projects/p/models/m"
 LIMIT = 2.0
 _FOLLOWING = 40
 # Nodes that are tried: what else the machine does, and a client that is new, only make requests slower.
-_NODES = 6
+_NODES = 10
 _ALONE = (("grpc.use_local_subchannel_pool", 1),)  # no connection is used twice
 _ROUTINE = """
 class Routine:

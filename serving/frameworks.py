@@ -106,6 +106,8 @@ class Framework:
     preload: tuple[str, ...] = ()
     # "module:name" of `(folder) -> None`, which writes a tiny model that spare nodes warm up with.
     tiny_model: str = ""
+    # "module:name" of `() -> None`, which warms up a spare node where a model would leave threads in it.
+    threadless_warmup: str = ""
     # The pilot's memory, where it is so much that `pilotlight doctor` mentions it.
     pilot_bytes: int = 0
     # Pattern of packages: user code that imports one is forked from this framework's pilot.

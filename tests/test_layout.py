@@ -550,7 +550,8 @@ def test_records_of_frameworks_load_nothing_heavy() -> None:
 def test_the_names_of_the_table_are_there() -> None:
     """Import strings of records are read by no checker of types."""
     for framework in load_frameworks().values():
-        for path in (framework.load, framework.convert_files, framework.tiny_model):
+        named = (framework.load, framework.convert_files, framework.tiny_model, framework.threadless_warmup)
+        for path in named:
             module, _, name = path.partition(":")
             tree = parse_module(module) if path else ast.parse("")
             assert not path or name in {getattr(node, "name", "") for node in tree.body}, path

@@ -70,7 +70,8 @@ def _build_pilot_spec(key: str, environment: Mapping[str, str]) -> PilotSpec:
     """The pilot that imports all installed frameworks of this key."""
     frameworks = [one for one in list_installed() if one.pilot == key and not one.runs_user_code]
     modules = [module for framework in frameworks for module in framework.preload]
-    modules += [_SPARE_WARMUP] if any(framework.tiny_model for framework in frameworks) else []
+    warms_up = any(framework.tiny_model or framework.threadless_warmup for framework in frameworks)
+    modules += [_SPARE_WARMUP] if warms_up else []
     return PilotSpec(
         key,
         (
@@ -81,5 +82,5 @@ def _build_pilot_spec(key: str, environment: Mapping[str, str]) -> PilotSpec:
             *(_TUNING if key == DEFAULT_PILOT else ()),
         ),
         {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT},
-        f"{_SPARE_WARMUP}:warm_up_frameworks" if _SPARE_WARMUP in modules else "",
+        f"{_SPARE_WARMUP}:warm_up_frameworks" if warms_up else "",
     )

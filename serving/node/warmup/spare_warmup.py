@@ -1,4 +1,4 @@
-"""Warms up a spare node process by serving tiny models.
+"""Warms up a spare node process by serving tiny models, or as the framework says where those leave threads.
 
 Libraries initialise lazily at their first call, and a fork copies each page of memory at the first write to
 it. After the warm-up no request waits for either. No thread is left, and random state that models draw from
@@ -37,10 +37,13 @@ _TIMEOUT_SECONDS = 10.0
 
 
 def warm_up_frameworks() -> Iterator[None]:
-    """For all that the pilot has imported; each step takes some ten milliseconds."""
+    """For all frameworks that the pilot has imported; each step takes some ten milliseconds."""
     for framework in load_frameworks().values():
         if framework.tiny_model.partition(":")[0] in sys.modules:
             yield from _warm_up_framework(framework)
+        if framework.threadless_warmup.partition(":")[0] in sys.modules:
+            import_object(framework.threadless_warmup)()
+            yield
 
 
 def _warm_up_framework(framework: Framework) -> Iterator[None]:

@@ -23,7 +23,11 @@ FRAMEWORK = Framework(
     keeps_instances=True,
     # It shares a process with XGBoost badly.
     pilot="tensorflow",
-    preload=("serving.runtimes.tensorflow_runtime.runtime",),
+    preload=(
+        "serving.runtimes.tensorflow_runtime.runtime",
+        "serving.runtimes.tensorflow_runtime.kernel_warmup",
+    ),
+    threadless_warmup="serving.runtimes.tensorflow_runtime.kernel_warmup:compile_kernels",
     pilot_bytes=620 << 20,
     # Keras needs it.
     user_imports=r"tensorflow\w*|(?:tf_)?keras",

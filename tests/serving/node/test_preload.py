@@ -158,7 +158,10 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_the_tensorflow_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
-    """With or without variables and tables, and for a routine that uses TensorFlow. It has one thread."""
+    """With or without variables and tables, and for a routine that uses TensorFlow. It has one thread.
+
+    So has a fork that has rehearsed: it may become what forks the replicas of a training job.
+    """
     add(tmp_path, "function", "TENSORFLOW", [[1, 2]])
     add(tmp_path, "keras", "TENSORFLOW", [[1, 2, 3]], waking=True)
     add(tmp_path, "tables", "TENSORFLOW", [{"word": ["b"], "number": [1]}])
@@ -167,6 +170,7 @@ def test_the_tensorflow_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     found = forked("TENSORFLOW", tmp_path)
 
     assert found["threads"] == 1
+    assert {node["threads"] for node in found["models"].values()} == {1}
     assert {name: node["new"] for name, node in found["models"].items() if node["new"]} == {
         "learned": ["learned_module"]
     }

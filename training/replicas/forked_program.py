@@ -22,10 +22,11 @@ from typing import NoReturn
 
 from autoscaler import linux
 
-# Variables that are read by the interpreter when it starts, or by a library when it is imported.
+# Variables that are read by the interpreter when it starts, or by a library when it is imported or warmed up.
 _EARLY_VARIABLES = (
     "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "KMP_", "GOMP_", "NUMEXPR_", "JOBLIB_", "KERAS_",
-    "TF_CPP_", "TF_ENABLE_", "TF_USE_", "TF_XLA_", "XLA_", "MALLOC_", "GLIBC_", "LD_", "LANG", "LC_", "JAX_",
+    "TF_CPP_", "TF_ENABLE_", "TF_ONEDNN_", "TF_USE_", "TF_XLA_", "ONEDNN_", "DNNL_", "XLA_", "MALLOC_",
+    "GLIBC_", "LD_", "LANG", "LC_", "JAX_",
 )  # fmt: skip
 # Pilots import it.
 _THREAD_POOLS = "training.replicas.thread_pools"

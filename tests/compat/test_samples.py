@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,7 +284,8 @@ def _write_engine(folder: Path) -> Path:
 def _write_models(folder: Path, checkouts: Path) -> Path:
     """Those that samples train in the cloud, and that of a trainer that several samples share."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    models, temporary = folder / "models", folder / "temporary"
+    # A folder of their own: a first try that failed may have left something.
+    models, temporary = (Path(tempfile.mkdtemp(dir=folder, prefix=name)) for name in ("models", "temporary"))
     command = [sys.executable, str(HERE / "saved_models.py"), str(models)]
     subprocess.run(command, env=environment, check=True, timeout=600)
     (temporary / "census_data").mkdir(parents=True)  # where it would have put what it fetches

@@ -17,7 +17,8 @@ from tests.end_to_end import jobs
 from tests.end_to_end.killing import VICTIMS, Battle, battle
 from tests.server import until
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+# Some thirty jobs, most of them begun twice; on a busy machine each takes half a minute.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 KILLS = 20
 
